@@ -16,8 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// Workspace holds the objects that grant rights in one namespace on the hub, and the time for which access is
-// evaluated.
+// Workspace holds the objects in one namespace on the hub that grant rights. Access is evaluated as of Now.
 type Workspace struct {
 	Templates       Templates
 	Clusters        map[string]labels.Set
@@ -27,13 +26,12 @@ type Workspace struct {
 	Now             time.Time
 }
 
-// Place is the member and project in which an action takes place.
+// Place is where an action takes place: in a member and, if it is known, in a project.
 type Place struct {
 	// Cluster is the name of the member.
 	Cluster string
-	// Project is the project of the namespace in which the action takes place, taken from the namespace's label in the
-	// member. If Project is empty, the label is unknown, and the project is determined from the namespaces that
-	// projects list.
+	// Project is the value of the project label on the action's namespace in the member. If Project is empty, the label
+	// is unknown, and the project whose spec lists the namespace is used instead.
 	Project string
 }
 
@@ -43,7 +41,7 @@ type Decision string
 const (
 	// Granted means that at least one chain grants the action.
 	Granted Decision = "Granted"
-	// Unknown means that the bound template is external, so its rules are known only in the member.
+	// Unknown means that the bound template is external. Its rules are known only in the member.
 	Unknown Decision = "Unknown"
 	// NotGranted means that nothing in the workspace grants the action.
 	NotGranted Decision = "NotGranted"
@@ -52,21 +50,21 @@ const (
 // Explanation explains why a user may do something, or which right is missing.
 type Explanation struct {
 	Decision Decision
-	// Chains are the chains that grant the action. Chains with External set might grant it.
+	// Chains lists the chains that grant the action. A chain with External set may or may not grant it.
 	Chains []Chain
-	// Missing lists the subject's bindings that do not grant the action, starting with the binding that comes closest
-	// to granting it. If the subject has no bindings, there is one entry with LackBinding. Missing is set regardless of
-	// the decision.
+	// Missing lists the user's bindings that do not grant the action, starting with the binding that comes closest to
+	// granting it. If the user has no bindings, there is one entry with LackBinding. Missing is set regardless of the
+	// decision.
 	Missing []Missing
 }
 
-// Chain connects a binding to a rule, and to the object in the member that puts the rule into effect there.
+// Chain connects a binding to a rule, and to the object that puts the rule into effect in the member.
 type Chain struct {
 	// Binding is the binding on the hub.
 	Binding Reference `json:"binding"`
-	// Subject is the matching subject of the binding.
+	// Subject is the subject of the binding.
 	Subject v1.Subject `json:"subject"`
-	// Expires is when the binding ends. It is nil if the binding never ends.
+	// Expires is the binding's expiry time, or nil if the binding never expires.
 	Expires *metav1.Time `json:"expires,omitempty"`
 	// Templates is the path from the bound template to the template with the rule.
 	Templates []string `json:"templates"`
@@ -75,7 +73,7 @@ type Chain struct {
 	// External is the ClusterRole in the member whose rules determine the decision. It is empty if the rules are known
 	// on the hub.
 	External string `json:"external,omitempty"`
-	// Object is the object in the member.
+	// Object is the ClusterRoleBinding or RoleBinding in the member.
 	Object Reference `json:"object"`
 	// Role is the ClusterRole in the member that Object refers to.
 	Role string `json:"role"`
@@ -91,36 +89,37 @@ type Reference struct {
 // Lack is the reason why a binding does not grant an action.
 type Lack string
 
-// Lacks, ordered by how close the binding comes to granting the action, closest first.
+// Reasons. The closer a binding is to granting the action, the earlier its reason is in this list.
 const (
-	// LackRule: everything else matches, but no rule of the role allows the action.
+	// LackRule means that no rule of the role allows the action, although everything else matches.
 	LackRule Lack = "NoRule"
-	// LackExpired: the binding has expired.
+	// LackExpired means that the binding has expired.
 	LackExpired Lack = "BindingExpired"
-	// LackRole: the role template cannot be granted. Err explains why.
+	// LackRole means that the role template cannot be granted. Err explains why.
 	LackRole Lack = "RoleTemplateUnusable"
-	// LackNamespace: the namespace is not in the binding's project.
+	// LackNamespace means that the namespace is not in the binding's project.
 	LackNamespace Lack = "NamespaceNotInProject"
-	// LackScope: the binding is for a project, but the action is not limited to a single namespace.
+	// LackScope means that the binding is for a project, but the action is not limited to a single namespace.
 	LackScope Lack = "NotInANamespace"
-	// LackProject: the binding's project does not exist.
+	// LackProject means that the binding's project does not exist.
 	LackProject Lack = "ProjectNotFound"
-	// LackCluster: the binding or its project does not target this member.
+	// LackCluster means that neither the binding nor its project targets the member.
 	LackCluster Lack = "ClusterNotTargeted"
-	// LackBinding: no binding names the subject.
+	// LackBinding means that no binding names the subject.
 	LackBinding Lack = "NoBinding"
 )
 
-// Missing is a binding that does not grant the action, and the reason.
+// Missing is a binding that does not grant the action, together with the reason.
 type Missing struct {
 	Lack Lack `json:"lack"`
-	// Binding is the binding. It is empty if Lack is LackBinding.
+	// Binding identifies the binding. It is empty if Lack is LackBinding.
 	Binding Reference  `json:"binding,omitzero"`
 	Subject v1.Subject `json:"subject,omitzero"`
-	// RoleTemplate and Project are the names in the binding. Project is empty for a ClusterRoleTemplateBinding.
+	// RoleTemplate and Project are the names that the binding refers to. Project is empty for a
+	// ClusterRoleTemplateBinding.
 	RoleTemplate string `json:"roleTemplate,omitempty"`
 	Project      string `json:"project,omitempty"`
-	// Expires is when the binding ends or ended. It is nil if the binding never ends.
+	// Expires is the binding's expiry time, which may be in the past. It is nil if the binding never expires.
 	Expires *metav1.Time `json:"expires,omitempty"`
 	// Err is the reason why a role template or a selector cannot be used.
 	Err error `json:"-"`
@@ -139,7 +138,7 @@ func Explain(w Workspace, user string, groups []string, where Place, what Action
 	return explanation
 }
 
-// WhoCan returns the chains, for all subjects, that grant or might grant the action in the given place.
+// WhoCan returns every chain, for any subject, that grants or might grant the action in the given place.
 func WhoCan(w Workspace, where Place, what Action) []Chain {
 	return w.ask(func(v1.Subject) bool { return true }, where, what).Chains
 }
@@ -173,7 +172,7 @@ func (l Lack) distance() int {
 		LackBinding}, l)
 }
 
-// candidate is a binding of either kind.
+// candidate is a ClusterRoleTemplateBinding or a ProjectRoleTemplateBinding.
 type candidate struct {
 	binding Reference
 	subject v1.Subject
@@ -181,8 +180,8 @@ type candidate struct {
 	project string
 	expires *metav1.Time
 	target  v1.ClusterTarget
-	lack    Lack // set if the reason does not depend on the action
-	// object is the object in the member, and ref is the ClusterRole to which it refers.
+	lack    Lack // set if the binding cannot grant any action
+	// object is the RBAC binding in the member, and ref is the ClusterRole that it refers to.
 	object  Reference
 	ref     rbacv1.RoleRef
 	refused error
@@ -275,9 +274,9 @@ func (w Workspace) decide(c candidate, where Place, what Action) (*Chain, *Missi
 	return lacks(LackRule, nil)
 }
 
-// projectOf returns the project of a namespace in a member. This is the project in the namespace's label or, if the
-// label is unknown, the oldest project that lists the namespace. A reserved namespace is in no project, regardless of
-// its label.
+// projectOf returns the project of a namespace in a member. This is the project that the namespace's label names or, if
+// the label is unknown, the oldest project that lists the namespace. A reserved namespace belongs to no project,
+// regardless of its label.
 func (w Workspace) projectOf(where Place, namespace string) string {
 	switch {
 	case set.Reserved(namespace):

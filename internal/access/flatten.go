@@ -45,16 +45,16 @@ func refuse(reason, format string, args ...any) *Error {
 	return &Error{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// A Source is a rule and where it was written.
+// A Source is a rule together with the templates through which it is inherited.
 type Source struct {
-	// Path holds the templates from the requested template to the template with the rule.
+	// Path lists the names of the templates, from the requested template to the template that contains the rule.
 	Path []string
 	Rule rbacv1.PolicyRule
 }
 
-// Flatten returns the rules of a template and of all templates that it inherits. Its own rules come first, then the
-// rules of its parents in the listed order. Each template and each rule is included once. An external template is an
-// error, because its rules are not known on the hub. The error is an *Error.
+// Flatten returns the rules of a template and of all templates that it inherits. The template's own rules come first,
+// followed by its parents' rules in the order in which it lists the parents. Each template and each rule is included
+// once. Every error is an *Error. An external template is an error, because its rules are not known on the hub.
 func Flatten(templates Templates, name string) ([]rbacv1.PolicyRule, error) {
 	sources, err := Sources(templates, name)
 	if err != nil {
@@ -67,8 +67,8 @@ func Flatten(templates Templates, name string) ([]rbacv1.PolicyRule, error) {
 	return rules, nil
 }
 
-// Sources is like Flatten, but also returns where each rule was written. If a rule was written in several places, it
-// returns the first one.
+// Sources is like Flatten, but also returns where each rule was written. If several templates contain the same rule,
+// Sources returns only the first of them.
 func Sources(templates Templates, name string) ([]Source, error) {
 	w := &walk{templates: templates, done: map[string]bool{}, rules: map[string]bool{}}
 	if err := w.visit(name); err != nil {
@@ -112,7 +112,8 @@ func (w *walk) visit(name string) error {
 	return nil
 }
 
-// template returns the template with the given name, if the previous template on the path is allowed to inherit it.
+// template returns the template with the given name. It returns an error if the previous template on the path must not
+// inherit that template.
 func (w *walk) template(name string) (*v1.RoleTemplate, error) {
 	template, found := w.templates[name]
 	switch {

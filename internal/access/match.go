@@ -12,13 +12,13 @@ import (
 
 // Action is an action in a member. Either Resource or URL is set.
 type Action struct {
-	// Verb is a verb as in RBAC: get, list, create, …
+	// Verb is an RBAC verb, such as get, list or create.
 	Verb string `json:"verb"`
-	// Group is the API group, "" for the core group.
+	// Group is the API group. It is empty for the core group.
 	Group string `json:"group,omitempty"`
-	// Resource is the plural name, followed by "/" and the subresource if there is one: "pods/log".
+	// Resource is the plural name of the resource. A subresource follows after a slash, as in "pods/log".
 	Resource string `json:"resource,omitempty"`
-	// Name is the name of the object. An empty name means all objects. It is also used for the verb create.
+	// Name is the name of the object. It is empty for an action on all objects, and for the verb create.
 	Name string `json:"name,omitempty"`
 	// Namespace is empty for cluster-scoped resources and for actions in all namespaces.
 	Namespace string `json:"namespace,omitempty"`
@@ -26,7 +26,7 @@ type Action struct {
 	URL string `json:"url,omitempty"`
 }
 
-// Allows reports whether a rule allows an action, in the same way as the member's API server.
+// Allows reports whether a rule allows an action. It makes the same decision as the member's API server.
 func Allows(rule rbacv1.PolicyRule, a Action) bool {
 	if !has(rule.Verbs, a.Verb) {
 		return false

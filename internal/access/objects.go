@@ -31,8 +31,8 @@ func Role(templates Templates, name string) (*rbacv1.ClusterRole, error) {
 	}, nil
 }
 
-// ClusterBinding returns the ClusterRoleBinding that represents a binding in each member that the binding targets. The
-// error is an *Error.
+// ClusterBinding returns the ClusterRoleBinding that represents a binding in each member that the binding targets.
+// Every error is an *Error.
 func ClusterBinding(templates Templates, b *v1.ClusterRoleTemplateBinding) (*rbacv1.ClusterRoleBinding, error) {
 	role, err := boundRole(templates, b.Spec.RoleTemplateName, v1.ContextCluster)
 	if err != nil {
@@ -48,8 +48,8 @@ func ClusterBinding(templates Templates, b *v1.ClusterRoleTemplateBinding) (*rba
 }
 
 // ProjectBinding returns the RoleBinding that represents a binding in a member. The RoleBinding has no namespace,
-// because set.Content.Expand uses it as a template and creates a copy in each of the project's namespaces. The error is
-// an *Error.
+// because set.Content.Expand uses it as a template and creates a copy in each of the project's namespaces. Every error
+// is an *Error.
 func ProjectBinding(templates Templates, b *v1.ProjectRoleTemplateBinding) (*rbacv1.RoleBinding, error) {
 	role, err := boundRole(templates, b.Spec.RoleTemplateName, v1.ContextProject)
 	if err != nil {
@@ -101,16 +101,15 @@ func subject(s v1.Subject) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: string(s.Kind), Name: s.Name}
 }
 
-// roleName returns the name of the ClusterRole that represents a template that is not external. RBAC names may contain
-// colons but the names of Drover's own objects may not, so names of different kinds never collide. The name includes
-// the context, because a binding must never get the rules that its template has in another context, not even
-// temporarily.
+// roleName returns the name of the ClusterRole for a template that is not external. Colons separate the parts of the
+// name unambiguously, because the names of Drover's own objects cannot contain colons. The name includes the context,
+// because a binding must never get the rules that its template has in another context, not even temporarily.
 func roleName(t *v1.RoleTemplate) string {
 	return set.RolePrefix + strings.ToLower(string(t.Spec.Context)) + ":" + t.Name
 }
 
-// A binding's name includes the role, because the role of a binding is immutable in Kubernetes. A change of role
-// creates a new object, and the old object is removed once the new one exists.
+// The name of an RBAC binding includes the role, because Kubernetes does not allow a binding's role to change. If the
+// role changes, a binding with a new name is created, and the old binding is then removed.
 func clusterBindingName(binding, role string) string { return "drover:crtb:" + binding + ":" + role }
 
 func projectBindingName(binding, role string) string { return "drover:prtb:" + binding + ":" + role }

@@ -23,28 +23,26 @@ import (
 // Level determines how much of a request is logged.
 type Level string
 
-// Levels.
 const (
-	// LevelOff writes nothing.
+	// LevelOff logs nothing.
 	LevelOff Level = "Off"
-	// LevelMetadata writes who did what when, from where, and with which result.
+	// LevelMetadata logs who did what and when, from which address, and with which result.
 	LevelMetadata Level = "Metadata"
-	// LevelRequest also writes the bodies of requests, except bodies that contain secrets.
+	// LevelRequest also logs the bodies of requests, except bodies that contain secrets.
 	LevelRequest Level = "Request"
 )
 
 // Mode determines what happens when lines arrive faster than they can be written.
 type Mode string
 
-// Modes.
 const (
 	// ModeDropping drops lines and counts them. The gap is reported in the manager's log and in the audit log itself.
 	ModeDropping Mode = "Dropping"
-	// ModeBlocking makes requests wait until there is room.
+	// ModeBlocking makes requests wait until there is room in the buffer.
 	ModeBlocking Mode = "Blocking"
 )
 
-// Settings of a Log.
+// Settings configures a Log.
 type Settings struct {
 	Level Level
 	Mode  Mode
@@ -57,18 +55,20 @@ type Settings struct {
 	MaxBackups int
 }
 
-// Observer holds functions that a Log calls, for metrics. Each may be nil and must not block.
+// Observer holds functions that a Log calls, for metrics. Each function may be nil, and must not block.
 type Observer struct {
-	// Written counts lines that were written.
+	// Written is called with the number of lines that were written.
 	Written func(lines int)
-	// Dropped counts lines that were not written, either because there was no room or because writing failed.
+	// Dropped is called with the number of lines that were lost, either because the buffer was full or because writing
+	// failed.
 	Dropped func(lines int)
 }
 
 // maxPending is the maximum number of bytes that are waiting to be written.
 const maxPending = 4 << 20
 
-// Log writes lines. Open returns a Log. All methods are safe for concurrent use. A nil Log is valid and writes nothing.
+// Log writes the lines of the audit log. Open returns a Log. All methods are safe for concurrent use. A nil Log is
+// valid and writes nothing.
 type Log struct {
 	settings Settings
 	observer Observer
@@ -80,7 +80,7 @@ type Log struct {
 	changed *sync.Cond // signals that one of the fields below has changed
 	pending []byte
 	lines   int   // number of lines in pending
-	dropped int64 // number of dropped lines since the last line about them
+	dropped int64 // number of lines dropped since the last gap was reported
 	closed  bool
 }
 
@@ -104,18 +104,19 @@ func Open(s Settings, observer Observer, logger logr.Logger) (*Log, error) {
 	return l, nil
 }
 
-// standardOutput ignores Close.
+// standardOutput writes to standard output. It ignores Close.
 type standardOutput struct{}
 
 func (standardOutput) Write(p []byte) (int, error) { return os.Stdout.Write(p) }
 func (standardOutput) Close() error                { return nil }
 
-// Enabled reports whether anything is written.
+// Enabled reports whether the log writes any lines.
 func (l *Log) Enabled() bool {
 	return l != nil && l.settings.Level != LevelOff && l.settings.Level != ""
 }
 
-// Close writes the pending lines and stops the writer. Later lines are dropped. It may be called more than once.
+// Close writes the pending lines and stops the writer. Lines that arrive later are dropped. Close may be called more
+// than once.
 func (l *Log) Close() error {
 	if l == nil {
 		return nil
@@ -176,7 +177,7 @@ type batch struct {
 	dropped int64 // lines dropped after this batch, because there was no room left
 }
 
-// run writes until the log is closed and nothing is pending.
+// run writes lines until the log is closed and no line is pending.
 func (l *Log) run() {
 	defer close(l.done)
 	var spare []byte
@@ -206,7 +207,8 @@ func (l *Log) run() {
 
 var errDropped = errors.New("lines arrived faster than they could be written")
 
-// next waits until there is something to write, and puts an empty buffer in its place.
+// next waits for pending lines, returns them, and replaces them with an empty buffer. It returns false once the log is
+// closed and no line is pending.
 func (l *Log) next(empty []byte) (batch, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

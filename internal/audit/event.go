@@ -12,15 +12,15 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// Stages of a request, as kube-apiserver calls them.
+// Stages of a request. The first two have the same names as in kube-apiserver.
 const (
 	// stageStarted is the start of the response to a long-running request.
 	stageStarted = "ResponseStarted"
-	// stageComplete is the end of every request.
+	// stageComplete is the end of a request that got a response.
 	stageComplete = "ResponseComplete"
-	// stageAborted is the end of a request without a response, usually because its caller has gone.
+	// stageAborted is the end of a request without a response, usually because the caller has disconnected.
 	stageAborted = "Aborted"
-	// stageDropped marks the line that says how many lines did not fit into the buffer.
+	// stageDropped marks the line that reports how many lines did not fit into the buffer.
 	stageDropped = "Dropped"
 )
 
@@ -32,13 +32,12 @@ type User struct {
 	Extra  map[string][]string `json:"extra,omitempty"`
 }
 
-// Limits for the lists of a User.
+// Limits on the number of groups and extra fields that are logged for a User.
 const (
 	maxGroups = 64
 	maxExtras = 16
 )
 
-// object is the object of a request.
 type object struct {
 	Verb        string `json:"verb,omitempty"`
 	APIGroup    string `json:"apiGroup,omitempty"`
@@ -56,16 +55,14 @@ func objectOf(info request.Info) object {
 	}
 }
 
-// sender is the client that sent a request.
 type sender struct {
 	SourceIP  string `json:"sourceIP,omitempty"`
 	UserAgent string `json:"userAgent,omitempty"`
 }
 
-// outcome is the result of a request.
 type outcome struct {
 	Code      int     `json:"code,omitempty"`
-	Reason    string  `json:"reason,omitempty"` // the reason of a refusal by the hub, as in a Status
+	Reason    string  `json:"reason,omitempty"` // why the hub refused the request, as in a Status
 	LatencyMS float64 `json:"latencyMs"`
 	Dropped   int64   `json:"dropped,omitempty"` // number of lines
 }
@@ -87,7 +84,8 @@ type event struct {
 	Body json.RawMessage `json:"body,omitempty"`
 }
 
-// line returns the event as JSON. It ends with a newline and contains no other.
+// line returns the event as JSON, followed by a newline. The JSON itself contains no newline. If the line would be
+// longer than maxLine, the body and the users' groups are omitted.
 func (e *event) line() []byte {
 	out := encode(e)
 	if len(out) > maxLine {
@@ -115,5 +113,5 @@ func encode(e *event) []byte {
 	return out.Bytes()
 }
 
-// address returns the URI of a request outside the Kubernetes APIs in the form in which it may be logged.
+// address returns a redacted URI for a request that is not known to be for a Kubernetes API.
 func address(u *url.URL) string { return URI(u, request.Info{}) }

@@ -35,7 +35,7 @@ func (f *file) open() error {
 	return nil
 }
 
-// Write implements io.Writer. The data of one call is never split across files.
+// Write implements io.Writer. It never splits the data of one call across two files.
 func (f *file) Write(p []byte) (int, error) {
 	if f.settings.MaxSize > 0 && f.size > 0 && f.size+int64(len(p)) > f.settings.MaxSize {
 		if err := f.rotate(); err != nil {
@@ -52,7 +52,7 @@ func (f *file) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// rotate renames every file to the next number. The last file is overwritten.
+// rotate increments the number in the name of every file. The oldest file is overwritten.
 func (f *file) rotate() error {
 	if err := f.Close(); err != nil {
 		return err

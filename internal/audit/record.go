@@ -45,14 +45,14 @@ func From(ctx context.Context) *Record {
 	return record
 }
 
-// Identified records who sent the request, and whom they impersonate. impersonated is nil if they impersonate no one.
+// Identified records who sent the request and, unless impersonated is nil, whom the sender impersonates.
 func (r *Record) Identified(user User, impersonated *User) {
 	r.change(func() {
 		r.event.User, r.event.Impersonated, r.event.Claimed = user.clipped(), impersonated.clipped(), ""
 	})
 }
 
-// change changes the record with its lock held. A nil Record does not change.
+// change calls f with the lock held. It does nothing if the Record is nil.
 func (r *Record) change(f func()) {
 	if r == nil {
 		return
@@ -62,8 +62,8 @@ func (r *Record) change(f func()) {
 	f()
 }
 
-// Claimed records who the sender claims to be until Identified confirms an identity. For example, it records the user
-// name of a failed login.
+// Claimed records the name that the sender claims to have, for example in a failed login. Identified replaces the claim
+// with a confirmed identity.
 func (r *Record) Claimed(name string) {
 	r.change(func() { r.event.Claimed = clip(name, maxName) })
 }
@@ -80,7 +80,7 @@ func (r *Record) Refused(reason string) {
 	r.change(func() { r.event.Reason = clip(reason, maxName) })
 }
 
-// Wrap returns a handler that logs the requests that next serves, except probes.
+// Wrap returns a handler that calls next and logs every request except probes.
 func (l *Log) Wrap(next http.Handler) http.Handler {
 	if !l.Enabled() {
 		return next
@@ -119,7 +119,7 @@ func (l *Log) begin(r *http.Request) *Record {
 	}}
 }
 
-// idOf returns the caller's ID for a request if it has an acceptable form. Otherwise it returns a new ID.
+// idOf returns the caller's ID for a request if the ID is well-formed, and otherwise a new ID.
 func idOf(h http.Header) string {
 	id := h.Get(idHeader)
 	plain := func(c rune) bool {
@@ -133,7 +133,6 @@ func idOf(h http.Header) string {
 	return hex.EncodeToString(raw[:])
 }
 
-// started is called when the response begins.
 func (r *Record) started(u *http.Request, code int) {
 	var line []byte
 	r.mu.Lock()
@@ -147,7 +146,7 @@ func (r *Record) started(u *http.Request, code int) {
 	}
 }
 
-// end writes the last line. It is called when the handler has returned, or panicked.
+// end writes the last line about a request. It is called after the handler has returned or panicked.
 func (r *Record) end(u *http.Request, aborted bool) {
 	stage := stageComplete
 	if aborted {
@@ -174,7 +173,7 @@ func (r *Record) line(u *http.Request, stage string, last bool) []byte {
 	return e.line()
 }
 
-// capture keeps a copy of the body that is read, if it is not too large.
+// capture keeps a copy of a request body as it is read. It keeps nothing if the body is larger than maxBody.
 type capture struct {
 	io.ReadCloser
 
@@ -195,7 +194,7 @@ func (c *capture) Read(p []byte) (int, error) {
 	default:
 		c.content = append(c.content, p[:n]...)
 	}
-	return n, err // errors of the reader are passed on unchanged
+	return n, err // not wrapped, because callers compare it with io.EOF
 }
 
 func (c *capture) taken() []byte {
@@ -204,7 +203,7 @@ func (c *capture) taken() []byte {
 	return c.content
 }
 
-// clipped returns a copy of the user that fits on a line.
+// clipped returns a copy of the user in which long names and lists are truncated.
 func (u *User) clipped() *User {
 	if u == nil {
 		return nil
@@ -233,8 +232,8 @@ func clipAll(texts []string) []string {
 	return out
 }
 
-// clip returns text as valid UTF-8, truncated to a number of bytes. It replaces control characters, so that the text
-// stays on one line.
+// clip returns text as valid UTF-8, truncated to bound bytes. It replaces control characters, so that the text stays on
+// one line.
 func clip(text string, bound int) string {
 	text = strings.Map(func(c rune) rune {
 		if unicode.IsControl(c) || unicode.Is(unicode.Cf, c) || c == '\u2028' || c == '\u2029' {

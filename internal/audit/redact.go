@@ -19,7 +19,7 @@ import (
 // redacted replaces values that must not be logged.
 const redacted = "[redacted]"
 
-// Limits, in bytes, for the parts of one line.
+// Maximum sizes of a line and its parts, in bytes.
 const (
 	maxName = 256
 	maxURI  = 4 << 10
@@ -27,8 +27,8 @@ const (
 	maxLine = 64 << 10
 )
 
-// openParameters returns the query parameters of the Kubernetes API whose values are logged. The values of all other
-// parameters are not, so a token in an unknown parameter does not reach the log.
+// openParameters returns the query parameters of the Kubernetes API whose values are logged. All other values are
+// redacted, so that a token in an unknown parameter does not reach the log.
 func openParameters() []string {
 	return []string{
 		"allowWatchBookmarks", "command", "container", "continue", "dryRun", "fieldManager", "fieldSelector",
@@ -48,14 +48,15 @@ func openPaths() []string {
 		"/v1/auth/revoke", "/v1/auth/keys", "/v1/auth/device", "/v1/auth/tokens", "/metrics", "/"}
 }
 
-// jwt matches a JSON Web Token anywhere in text. It also matches a script token, with a complete or truncated secret.
+// jwt matches a JSON Web Token anywhere in text. It also matches a script token, even if the token's secret is
+// truncated.
 var jwt = regexp.MustCompile(
 	`eyJ[A-Za-z0-9_-]{5,}(\.|%2[eE])[A-Za-z0-9_-]{5,}((\.|%2[eE])[A-Za-z0-9_-]*)?|token-[0-9a-f]{40}(:|%3[aA])[A-Za-z0-9_-]*`)
 
 // tokenPath matches the path of a script token. The ID in the path is not secret.
 var tokenPath = regexp.MustCompile(`^/v1/auth/tokens/[0-9a-f]{40}$`)
 
-// URI returns the URI of a request in the form in which it may be logged.
+// URI returns the URI of a request with secrets redacted.
 func URI(u *url.URL, info request.Info) string {
 	path := redactPath(u.Path)
 	if path != "/v1/import/"+redacted+".yaml" { // keep the brackets readable
@@ -67,8 +68,8 @@ func URI(u *url.URL, info request.Info) string {
 	return clip(path, maxURI)
 }
 
-// redactPath returns a path in the form in which it may be logged. It takes the decoded path, so no encoding can hide
-// anything. For an unknown path outside the Kubernetes APIs, it keeps only the first element.
+// redactPath returns a path with secrets redacted. The path must be decoded, so that no encoding can hide a secret. If
+// the path is unknown and outside the Kubernetes APIs, only its first element is kept.
 func redactPath(path string) string {
 	if strings.Contains(path+"/", "/v1/import/") {
 		return "/v1/import/" + redacted + ".yaml"
@@ -86,7 +87,7 @@ func redactPath(path string) string {
 	return "/" + first + "/" + redacted
 }
 
-// redactQuery keeps the names and the order of parameters. For requests that are proxied to a workload, it keeps no
+// redactQuery keeps the names and the order of parameters. For requests that are proxied to a workload, it redacts all
 // values, because workloads define their own parameters.
 func redactQuery(raw string, workload bool) string {
 	if raw == "" {
@@ -116,7 +117,8 @@ func redactQuery(raw string, workload bool) string {
 	return out.String()
 }
 
-// redactName keeps the name of an unknown parameter only if it looks like a name.
+// redactName returns the name of an unknown parameter, or a placeholder if the name is too long or too unusual to be
+// safe.
 func redactName(name string, decoded bool) string {
 	plain := func(c rune) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c == '-' }
 	if !decoded || len(name) > 24 || strings.ContainsFunc(name, func(c rune) bool { return !plain(c) }) {
@@ -125,8 +127,8 @@ func redactName(name string, decoded bool) string {
 	return name
 }
 
-// Body returns the body of a request in the form in which it may be logged. It returns nil if the body contains
-// secrets, may contain secrets that cannot be recognized, or is not JSON.
+// Body returns the body of a request with secrets redacted. It returns nil if the body is too large or is not JSON, or
+// if its secrets cannot be recognized reliably.
 func Body(info request.Info, raw []byte) json.RawMessage {
 	if len(raw) == 0 || len(raw) > maxBody || holdsSecrets(info) {
 		return nil
@@ -151,7 +153,7 @@ func Body(info request.Info, raw []byte) json.RawMessage {
 	return out
 }
 
-// holdsSecrets reports whether a resource holds secrets, so that request bodies for it must not be written.
+// holdsSecrets reports whether the body of a request may contain secrets, in which case the body must not be logged.
 func holdsSecrets(info request.Info) bool {
 	return info.Resource == "" || info.Resource == "secrets" || info.Group == "authentication.k8s.io" ||
 		info.Subresource == "token" || info.Subresource == "proxy" || info.Verb == "proxy"
@@ -204,8 +206,8 @@ func secretKind(kind string) bool {
 	return slices.Contains([]string{"Secret", "SecretList", "TokenRequest", "TokenReview"}, kind)
 }
 
-// redactText returns a string value in the form in which it may be logged. A JSON document inside a string may contain
-// anything, so it is not logged.
+// redactText returns a string with secrets redacted. It redacts JSON documents completely, because they may contain any
+// secret.
 func redactText(text string) string {
 	if trimmed := strings.TrimSpace(text); strings.HasPrefix(trimmed, "{") || strings.HasPrefix(trimmed, "[") ||
 		strings.Contains(text, "PRIVATE KEY") {

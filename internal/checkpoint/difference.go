@@ -14,9 +14,9 @@ import (
 // maxNamed is the maximum number of sets that a status lists for each kind of change.
 const maxNamed = 50
 
-// Difference holds the changes that a restored hub would make in a member. It lists sets by their sorted IDs.
+// Difference lists the changes that a restored hub would make in a member. The sets are listed by ID, in sorted order.
 type Difference struct {
-	// Checkpoint is the checkpoint that the agent has or had, and that the hub has no record of.
+	// Checkpoint is the checkpoint that the agent last reported, and that the hub has no record of.
 	Checkpoint string
 	// Add lists the sets that the member lacks, Change lists the sets whose content differs, and Remove lists the sets
 	// that no object on the hub requires.
@@ -46,7 +46,7 @@ func (d *Difference) Status() *v1.RestoreStatus {
 	}
 }
 
-// Summary describes in words how many changes there are.
+// Summary returns the number of changes of each kind, as text.
 func Summary(add, change, remove []string) string {
 	return fmt.Sprintf("%d to add, %d to change, %d to remove", len(add), len(change), len(remove))
 }

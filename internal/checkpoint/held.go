@@ -9,8 +9,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 )
 
-// HeldUntil returns the time until which a manager leads, according to a Lease that was renewed at the given time. It
-// returns the zero time if no manager holds the Lease, for example because the last leader released it when it stopped.
+// HeldUntil returns the expiry time of a Lease that was renewed at the given time. It returns the zero time if no
+// manager holds the Lease, for example because the last leader released the Lease when it stopped.
 func HeldUntil(lease *coordinationv1.Lease, renewed time.Time) time.Time {
 	holder, duration := lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds
 	if holder == nil || *holder == "" || duration == nil {
@@ -19,22 +19,22 @@ func HeldUntil(lease *coordinationv1.Lease, renewed time.Time) time.Time {
 	return renewed.Add(time.Duration(*duration) * time.Second)
 }
 
-// sighting is one version of the Lease, and the time until which a manager holds the Lease. The time is measured with
-// this replica's clock, which may differ from the leader's clock.
+// sighting is a version of the Lease, and the time when this version expires. The time is measured with this replica's
+// clock, because the leader's clock may differ.
 type sighting struct {
 	version string
 	until   time.Time
 }
 
-// sight records a Lease that was read or stored. The caller may modify the Lease afterwards.
+// sight records a Lease that was read or written. The caller may modify the Lease afterward.
 func (r *Recorder) sight(lease *coordinationv1.Lease) {
 	if last := r.last.Load(); last == nil || last.version != lease.ResourceVersion {
 		r.last.Store(&sighting{lease.ResourceVersion, HeldUntil(lease, time.Now())})
 	}
 }
 
-// Led reports whether a manager leads, as far as this replica knows. Without leader election, this replica is the
-// leader.
+// Led reports whether, as far as this replica knows, any replica is the leader. Without leader election, this replica
+// is the leader.
 func (r *Recorder) Led() bool {
 	if r == nil {
 		return true

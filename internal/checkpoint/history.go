@@ -7,7 +7,7 @@
 // A checkpoint is one renewal of the leader's Lease. The leader sends the latest checkpoint with each set, and agents
 // store it. The Lease contains the history of leaders and the number of renewals by each leader, so a leader can tell
 // whether the hub remembers a checkpoint. A restored hub does not remember the checkpoints that were sent after the
-// backup, regardless of its current revisions. Nothing but the Lease has to be written for this purpose.
+// backup, regardless of its current revisions. No object other than the Lease has to be written for this purpose.
 package checkpoint
 
 import (
@@ -21,11 +21,11 @@ import (
 // before the oldest term count as remembered.
 const maxTerms = 500
 
-// term is the time during which one manager led.
+// term is the time during which one manager was the leader.
 type term struct {
 	number   int32  // LeaseTransitions of the Lease
 	id       string // the ID of the manager's process
-	renewals uint64 // how often the Lease was renewed in this term
+	renewals uint64 // number of times that the Lease was renewed in this term
 }
 
 // history holds the latest terms in one Lease, oldest first.
@@ -40,12 +40,12 @@ type point struct {
 	term
 }
 
-// String returns the checkpoint in the form in which it is sent.
+// String returns the checkpoint in its wire format.
 func (p point) String() string {
 	return fmt.Sprintf("%s/%d/%s/%d", p.lease, p.number, p.id, p.renewals)
 }
 
-// term returns the name of the latest term. It is the common part of all checkpoints of that term.
+// term returns the part that all checkpoints of the latest term have in common.
 func (h history) term() string {
 	last, ok := h.last()
 	if !ok {
@@ -56,7 +56,7 @@ func (h history) term() string {
 
 var pointForm = regexp.MustCompile(`^([a-zA-Z0-9-]{1,64})/([0-9]{1,9})/([a-zA-Z0-9]{1,32})/([0-9]{1,19})$`)
 
-// parsePoint decodes a checkpoint. An agent may have sent anything.
+// parsePoint decodes a checkpoint. The text comes from an agent, so it may be malformed.
 func parsePoint(text string) (point, bool) {
 	parts := pointForm.FindStringSubmatch(text)
 	if parts == nil {

@@ -18,23 +18,23 @@ type Policy struct {
 	Current func() string
 	// Lost returns a member's checkpoint that the hub does not remember and that no administrator has confirmed. The
 	// argument "has" is the checkpoint that the member's agent has, or empty if it has none. The result is empty if the
-	// member is not waiting. If Lost is nil, no member is waiting. Lost must not call an API server.
+	// member is not waiting for confirmation. If Lost is nil, no member is waiting. Lost must not call an API server.
 	Lost func(ctx context.Context, member types.NamespacedName, has string) string
-	// Rules holds the rules for sets, by kind of set.
+	// Rules contains the rule for each kind of set.
 	Rules map[string]Rule
 }
 
-// Rule determines what happens to the sets of one kind while a member is waiting. With the zero value, all changes wait
-// for confirmation.
+// Rule determines what happens to the sets of one kind while a member is waiting for confirmation. With the zero value,
+// all changes wait for confirmation.
 type Rule struct {
-	// CountsAsWithdrawn means that a set is removed immediately when its owner withdraws it after the restore. A user
-	// has requested this removal, so it is not a consequence of the restore.
+	// CountsAsWithdrawn means that a set is removed immediately if its owner withdraws it after the restore. Such a
+	// removal was requested by a user, so it is not a consequence of the restore.
 	CountsAsWithdrawn bool
-	// RevokedAtOnce means that a set that differs from the desired one is removed immediately, and is sent again after
-	// the confirmation. An outdated version of such a set may grant access that has been revoked since.
+	// RevokedAtOnce means that a set is removed immediately if it differs from the desired version, and is sent again
+	// after the confirmation. The outdated version may grant access that has been revoked since.
 	RevokedAtOnce bool
-	// OfMember means that the set belongs to the member itself and that the set's owner is notified when the member
-	// starts or stops waiting.
+	// OfMember means that the set belongs to the member itself. The set's owner is notified when the member starts or
+	// stops waiting for confirmation.
 	OfMember bool
 }
 
@@ -52,8 +52,9 @@ func (p *Policy) Rule(id string) Rule {
 	return p.Rules[kind]
 }
 
-// Examine determines whether a member is waiting, and reports whether that has changed. settled is true if the agent
-// reports each change, because in that case withdrawn sets need not be recorded while the member is not waiting.
+// Examine determines whether a member is waiting for confirmation, and reports whether this has changed. The argument
+// settled is true if the agent reports each change. In that case, withdrawn sets are forgotten unless the member is
+// waiting.
 func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Hold, settled bool) (changed bool) {
 	was := h.Waits()
 	h.lost = ""
@@ -72,7 +73,7 @@ func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Ho
 // Hold is the state of one member after the hub's etcd was restored. It must not be used concurrently.
 type Hold struct {
 	reached    string              // the checkpoint that the agent reported, empty if there is none
-	lost       string              // the checkpoint that needs a confirmation, empty if the member is not waiting
+	lost       string              // the checkpoint that needs confirmation, empty if the member is not waiting
 	difference *Difference         // nil while the difference is unknown
 	withdrawn  map[string]struct{} // IDs of the sets that their owners withdrew after the restore
 }
@@ -80,10 +81,10 @@ type Hold struct {
 // Reach records the checkpoint that the agent reported, or an empty string if there is none.
 func (h *Hold) Reach(checkpoint string) { h.reached = checkpoint }
 
-// Waits reports whether changes in the member are waiting for a confirmation.
+// Waits reports whether changes to the member are waiting for confirmation.
 func (h *Hold) Waits() bool { return h.lost != "" }
 
-// Holds reports whether a set must be neither sent nor removed. wanted is true if the set has an owner.
+// Holds reports whether a set must be neither sent nor removed. The argument wanted is true if the set has an owner.
 func (h *Hold) Holds(id string, wanted bool) bool {
 	_, withdrawn := h.withdrawn[id]
 	return h.Waits() && (wanted || !withdrawn)
@@ -100,8 +101,8 @@ func (h *Hold) Withdraw(id string) {
 // Settle records that a set has an owner again, or that the set was removed.
 func (h *Hold) Settle(id string) { delete(h.withdrawn, id) }
 
-// Compared records the difference in the member. A nil difference means that the difference is unknown. Compared
-// reports whether a known difference has changed.
+// Compared records the result of a comparison, where nil means that the difference is unknown. It reports whether a
+// known difference has changed.
 func (h *Hold) Compared(now *Difference) (changed bool) {
 	if now != nil {
 		now.Checkpoint = h.lost
@@ -114,7 +115,7 @@ func (h *Hold) Compared(now *Difference) (changed bool) {
 // Agrees reports whether the difference is known to be empty, so that there is nothing to confirm.
 func (h *Hold) Agrees() bool { return h.difference != nil && h.difference.empty() }
 
-// Difference returns the difference that is waiting for a confirmation, or nil if nothing is waiting. The result known
+// Difference returns the difference that is waiting for confirmation, or nil if nothing is waiting. The result known
 // reports whether the difference is known. The argument settled has the same meaning as for Examine.
 func (h *Hold) Difference(settled bool) (difference *Difference, known bool) {
 	switch {
@@ -126,6 +127,5 @@ func (h *Hold) Difference(settled bool) (difference *Difference, known bool) {
 	return h.difference, true
 }
 
-// End records that a member no longer waits because its agent has received a checkpoint, which the agent is about to
-// report.
+// End records that a member no longer waits for confirmation, because its agent has received the given checkpoint.
 func (h *Hold) End(checkpoint string) { *h = Hold{reached: checkpoint} }

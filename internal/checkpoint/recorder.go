@@ -16,8 +16,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// ErrRestored stops a replica because the hub's etcd was restored while the replica was running. The replica's caches
-// may contain objects that no longer exist on the hub.
+// ErrRestored is returned when the hub's etcd was restored while the replica was running. The replica then stops,
+// because its caches may contain objects that no longer exist on the hub.
 var ErrRestored = errors.New("the Lease lacks renewals that this replica has seen: " +
 	"the hub's etcd was restored from a backup while the program was running. The replica exits, because its caches " +
 	"may be newer than the hub, and starts again with the hub's present state")
@@ -25,13 +25,13 @@ var ErrRestored = errors.New("the Lease lacks renewals that this replica has see
 // Recorder is the Lease client that a manager uses for leader election. It keeps the history in the Lease's annotation.
 type Recorder struct {
 	leasesv1.LeasesGetter
-	// Restored is called when a Lease lacks a renewal that was seen before. It may be nil.
+	// Restored is called when a Lease lacks a renewal that this process has seen. It may be nil.
 	Restored func()
 
 	id   string
-	last atomic.Pointer[sighting] // nil until the Lease has been read or stored
-	own  atomic.Pointer[history]  // the history that this process last stored; nil if it has never been the leader
-	seen history                  // the history that was last read or stored; used only by the leader election
+	last atomic.Pointer[sighting] // nil until the Lease has been read or written
+	own  atomic.Pointer[history]  // the history that this process last wrote; nil if it has never been the leader
+	seen history                  // the history that was last read or written; used only by the leader election
 }
 
 // NewRecorder returns a Recorder that reads and writes Leases with a client.
@@ -86,8 +86,8 @@ type leases struct {
 }
 
 // Get implements LeaseInterface. A standby replica reads the Lease every few seconds. The leader reads it only if a
-// renewal failed, for example after a restore. After a restore, Get fails, so that a replica whose caches differ from
-// the hub does not become the leader.
+// renewal has failed, for example after a restore. After a restore, Get fails, so that a replica whose caches differ
+// from the hub does not become the leader.
 func (l leases) Get(ctx context.Context, name string, options metav1.GetOptions) (*coordinationv1.Lease, error) {
 	lease, err := l.LeaseInterface.Get(ctx, name, options)
 	if err != nil {
@@ -120,7 +120,7 @@ func (l leases) Update(
 	return l.recorder.stored(l.LeaseInterface.Update(ctx, l.recorder.renew(lease), options))
 }
 
-// renew returns a Lease with one more renewal, if this process is about to hold the Lease.
+// renew returns a copy of a Lease with one more renewal in its history, if this process is about to hold the Lease.
 func (r *Recorder) renew(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	if holder := lease.Spec.HolderIdentity; holder == nil || *holder == "" {
 		return lease

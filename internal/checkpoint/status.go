@@ -15,11 +15,11 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Policy returns the policy of the hub whose Lease the Recorder renews. The client clusters must read from a cache.
+// Policy returns the policy of the hub whose Lease the Recorder renews. The reader for clusters must use a cache.
 func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy {
 	lost := func(ctx context.Context, member types.NamespacedName, has string) string {
 		cluster := &v1.Cluster{}
-		_ = clusters.Get(ctx, member, cluster, client.UnsafeDisableDeepCopy) // a Cluster that does not exist confirms nothing
+		_ = clusters.Get(ctx, member, cluster, client.UnsafeDisableDeepCopy) // a missing Cluster has no confirmation
 		if lost, confirmed := Lost(cluster, cluster.Status.Restore, has, r.Forgot); !confirmed {
 			return lost
 		}
@@ -28,11 +28,11 @@ func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy 
 	return Policy{Current: r.Current, Rules: rules, Lost: lost}
 }
 
-// Lost returns the checkpoint of a Cluster or Host that the hub does not remember, or an empty string if there is none.
-// confirmed reports whether an administrator has confirmed the hub's changes in that member or host. The argument
-// "waits" comes from the object's status, and "has" is the checkpoint that its agent reports. An object that has
-// started to wait continues to wait even when the history no longer reaches back to that checkpoint, and even when the
-// agent has lost the checkpoint.
+// Lost returns the checkpoint of a Cluster's or Host's agent if the hub does not remember it, and otherwise an empty
+// string. confirmed reports whether an administrator has confirmed the hub's changes in that member or host. The
+// argument "waits" comes from the object's status, and "has" is the checkpoint that the agent reports. An object that
+// waits for confirmation continues to wait even if the agent loses the checkpoint, or if the history no longer reaches
+// back to it.
 func Lost(
 	object metav1.Object, waits *v1.RestoreStatus, has string, forgot func(string) bool,
 ) (lost string, confirmed bool) {
@@ -54,9 +54,9 @@ type Status struct {
 	Now metav1.Time
 }
 
-// Write writes the changes that are waiting for confirmation to the status, where nil means that there are none. It
-// emits an event when the waiting starts. message explains how to end the wait, and action describes what the
-// controller would have done.
+// Write sets the changes that are waiting for confirmation, or removes them if held is nil. It emits an event when the
+// object starts to wait. message explains how to end the wait, and action names the action that the controller is
+// holding back.
 func (s Status) Write(held *v1.RestoreStatus, action, message string, update *status.Update) {
 	*s.Restore = held
 	if held == nil {

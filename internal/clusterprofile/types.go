@@ -23,9 +23,8 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// ClusterProfile holds the fields of multicluster.x-k8s.io/v1alpha1 ClusterProfile (KEP-4322) that the hub writes. This
-// type replaces the upstream one, because the upstream module requires a different version of controller-runtime. The
-// upstream type has no further fields.
+// ClusterProfile contains the fields of ClusterProfile in multicluster.x-k8s.io/v1alpha1 (KEP-4322). It replaces the
+// upstream type, because the upstream module requires a different version of controller-runtime.
 //
 // +kubebuilder:object:root=true
 type ClusterProfile struct {
@@ -69,7 +68,7 @@ type Version struct {
 	Kubernetes string `json:"kubernetes,omitempty"`
 }
 
-// Property is a fact that rarely changes.
+// Property is a fact about the cluster that rarely changes.
 type Property struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`

@@ -19,8 +19,8 @@ type Agent struct {
 	// Image is the agent's image. Default: the image of the manager's own container (see SetAgentImage), or
 	// "drover:latest" if the manager runs outside a cluster.
 	Image string `json:"image,omitempty"`
-	// Rollout specifies how a new image or version reaches the agents: first a few agents, and then larger shares of
-	// the rest.
+	// Rollout specifies how a new image or version is rolled out to the agents, first to a few and then to larger
+	// shares.
 	Rollout Rollout `json:"rollout,omitempty"`
 	// Registry is prepended to the images of agents and Plans that do not specify a registry, for example
 	// "registry.example.com/mirror". Default: none.
@@ -29,7 +29,7 @@ type Agent struct {
 	ImagePullSecrets []v1.PullSecret `json:"imagePullSecrets,omitempty"`
 	// Env holds environment variables for agents. Only variables that a Cluster may set are allowed.
 	Env []v1.AgentEnv `json:"env,omitempty"`
-	// NodeSelector, Tolerations and PriorityClassName apply to the pods of agents.
+	// NodeSelector, Tolerations and PriorityClassName apply to the agents' pods.
 	NodeSelector      map[string]string   `json:"nodeSelector,omitempty"`
 	Tolerations       []corev1.Toleration `json:"tolerations,omitempty"`
 	PriorityClassName string              `json:"priorityClassName,omitempty"`
@@ -45,8 +45,7 @@ func (a Agent) Defaults() v1.Agent {
 // recognize it as a host.
 var aRegistry = regexp.MustCompile(`^(localhost|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+:[0-9]+|\[[0-9A-Fa-f:]+\](:[0-9]+)?)(/[a-z0-9._/-]+)?$`)
 
-// validate reports the errors in the section. It reports each error by calling add with a field, a format and
-// arguments.
+// validate calls add for each error in the section, with a field, a format and arguments.
 func (a Agent) validate(add func(field, format string, args ...any)) {
 	if a.Registry != "" && !aRegistry.MatchString(a.Registry) {
 		add("agent.registry", "%q is not of the form host[:port][/folder], with a dot or a port in the host", a.Registry)

@@ -13,10 +13,10 @@ import (
 type Audit struct {
 	// Level is Off, Metadata, or Request. Request also logs bodies, except bodies that contain secrets. Default: Off.
 	Level audit.Level `json:"level,omitempty"`
-	// Mode determines what happens if lines are produced faster than they can be written: Dropping, the default, or
-	// Blocking.
+	// Mode determines what happens if lines are produced faster than they can be written. It is Dropping or Blocking.
+	// Default: Dropping.
 	Mode audit.Mode `json:"mode,omitempty"`
-	// Path is the absolute path of the file, or "-" for standard output, the default.
+	// Path is the absolute path of the file, or "-" for standard output. Default: "-".
 	Path string `json:"path,omitempty"`
 	// MaxSizeMiB is the size at which the file is renamed to Path.1 and a new file is started. Default: 100.
 	MaxSizeMiB int64 `json:"maxSizeMiB,omitempty"`

@@ -58,13 +58,14 @@ func (p *Program) Validate(kind string, rest func(add func(field, format string,
 	return errors.Join(errs...)
 }
 
-// Port configures a port for operators. Its connections and handshakes do not count toward the limits of Server.
+// Port configures a port for operators. Its connections and handshakes do not count toward the limits for the hub's
+// HTTPS port.
 type Port struct {
 	// Listen is the address of the port, or ListenNowhere.
 	Listen string `json:"listen,omitempty"`
 }
 
-// Validate reports the errors in the configuration of the port with the given name.
+// validate calls add for each error in the configuration of the port with the given name.
 func (p Port) validate(name string, add func(field, format string, args ...any)) {
 	if _, _, err := net.SplitHostPort(p.Listen); err != nil && p.Listen != ListenNowhere {
 		add(name+".listen", "want host:port, :port or %q: %w", ListenNowhere, err)
@@ -89,7 +90,7 @@ func (l *LeaderElection) SetDefaults() {
 	setDefault(&l.RetryPeriod.Duration, 2*time.Second)
 }
 
-// Validate reports the errors in the section.
+// validate calls add for each error in the section.
 func (l LeaderElection) validate(add func(field, format string, args ...any)) {
 	if l.RetryPeriod.Duration >= l.RenewDeadline.Duration || l.RenewDeadline.Duration >= l.LeaseDuration.Duration {
 		add("leaderElection", "want retryPeriod < renewDeadline < leaseDuration")

@@ -45,8 +45,8 @@ type Config struct {
 	SignIn SignIn `json:"signIn,omitempty"`
 }
 
-// Channels restricts the release channels that the hub queries. Their URLs are chosen by any user with permission to
-// create a Plan.
+// Channels restricts the release channels that the hub queries. Any user who can create a Plan can choose the URL of
+// its channel.
 type Channels struct {
 	// Private allows channels at private addresses (RFC 1918, RFC 4193, 100.64.0.0/10), for sites with their own channel
 	// server. Loopback and link-local addresses are never queried. Default: false.
@@ -58,20 +58,21 @@ type Server struct {
 	// Listen is the address of the port. Default: ":8443".
 	Listen string `json:"listen,omitempty"`
 	// URLs are the base URLs at which agents and users reach the hub, with the preferred URL first. Only https is
-	// allowed. All of them are announced to the agents. At least one is required.
+	// allowed. All URLs are announced to the agents. At least one URL is required.
 	URLs []string `json:"urls"`
-	// TLSSecretName names a Secret in Namespace (tls.crt, tls.key, optional ca.crt). The hub uses this certificate
-	// instead of certificates from its own CA. Agents are told to trust its ca.crt in addition to the hub's own CA.
+	// TLSSecretName names a Secret in Namespace (tls.crt, tls.key, optional ca.crt). The hub serves the certificate in
+	// this Secret instead of a certificate from its own CA. Agents trust the Secret's ca.crt in addition to the hub's
+	// own CA.
 	TLSSecretName string `json:"tlsSecretName,omitempty"`
 }
 
-// ListenNowhere disables a Port if it is used instead of an address.
+// ListenNowhere disables a Port when it is used instead of an address.
 const ListenNowhere = "0"
 
-// Load reads, defaults and validates the file at path. Unknown fields are errors.
+// Load reads and validates the file at path, and sets defaults. Unknown fields are errors.
 func Load(path string) (Config, error) { return Read(path, Parse) }
 
-// Read reads the configuration file of a command and returns the result of its parse function.
+// Read reads a command's configuration file and returns the result of parse.
 func Read[T any](path string, parse func([]byte) (T, error)) (T, error) {
 	var none T
 	raw, err := os.ReadFile(path)
@@ -85,7 +86,7 @@ func Read[T any](path string, parse func([]byte) (T, error)) (T, error) {
 	return c, nil
 }
 
-// Parse does the same as Load, but takes the content of a file. It reports all errors together.
+// Parse is like Load, but takes the content of the file. It reports all errors together.
 func Parse(raw []byte) (Config, error) {
 	var c Config
 	if err := yaml.UnmarshalStrict(raw, &c); err != nil {
@@ -141,8 +142,7 @@ func (c *Config) validate(add func(field, format string, args ...any)) {
 	c.SignIn.validate(c.Server.URLs, add)
 }
 
-// moved returns an error for keys that the manager's configuration file used to have and that another command now
-// reads.
+// moved returns an error if the file contains keys that the manager no longer supports.
 func moved(raw []byte) error {
 	var former struct {
 		ClusterAPI any `json:"clusterAPI"`

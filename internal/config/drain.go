@@ -9,19 +9,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Drain configures how a replica stops. The pod's grace period must exceed the sum of Delay and Sessions, or the sum of
-// Delay and MoveTime if that is greater, by 10 s.
+// Drain configures how a replica stops. The pod's grace period must be at least 10 s longer than the sum of Delay and
+// Sessions, and at least 10 s longer than the sum of Delay and MoveTime.
 type Drain struct {
 	// Delay is how long a stopping replica continues to serve new requests, so that load balancers have time to notice
-	// that it is stopping. Default: 5s. It can be at least 0s (for a process without a load balancer) and at most 5m.
+	// that it is stopping. Default: 5s. Minimum: 0s, for a process without a load balancer. Maximum: 5m.
 	Delay *metav1.Duration `json:"delay,omitempty"`
 	// Sessions is how long ongoing shells, forwarded ports, followed logs and other requests may continue after Delay.
-	// Default: 2m, at most 24h. Watches end immediately and cleanly.
+	// Default: 2m. Maximum: 24h. Watches end immediately and cleanly.
 	Sessions *metav1.Duration `json:"sessions,omitempty"`
 }
 
-// MoveTime is the time during which agents can open tunnels to other replicas. It runs concurrently with Sessions. Ten
-// thousand agents need most of this time.
+// MoveTime is how long a stopping replica gives its agents to open tunnels to other replicas. It runs concurrently with
+// Sessions. Ten thousand agents need most of this time.
 const MoveTime = time.Minute
 
 // drainMargin is the time for the remaining steps of a shutdown, in which controllers stop, the Lease is released and

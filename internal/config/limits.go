@@ -12,7 +12,7 @@ import (
 )
 
 // Limits restricts users' requests to one replica, and the resources that a workspace can use. The defaults are
-// suitable for 1 GiB of memory.
+// suitable for a replica with 1 GiB of memory.
 type Limits struct {
 	// Short limits requests that end with their response. Defaults: user 100, member 250, all 2000.
 	Short RequestLimits `json:"short,omitempty"`
@@ -25,12 +25,12 @@ type Limits struct {
 	Backlog Backlog `json:"backlog,omitempty"`
 	// Workspace limits the resources that the members of one workspace can use.
 	Workspace Workspace `json:"workspace,omitempty"`
-	// Connections limit the connections to the port of one replica.
+	// Connections limits the connections to the port of one replica.
 	Connections Connections `json:"connections,omitempty"`
 }
 
-// Workspace limits the resources that the members of one workspace can use, because any tenant can create Clusters in
-// it.
+// Workspace limits the resources that the members of one workspace can use, because a tenant could otherwise create any
+// number of Clusters in it.
 type Workspace struct {
 	// Clusters is the maximum number of Clusters that get a join token. Further Clusters get the reason
 	// TooManyClusters. Clusters that have joined are not affected. Default: 1000.
@@ -55,7 +55,7 @@ type Connections struct {
 	Source int `json:"source,omitempty"`
 }
 
-// RequestLimits limit the concurrent requests to one replica.
+// RequestLimits limits the concurrent requests to one replica.
 type RequestLimits struct {
 	// User is the limit for one user. The service accounts of one namespace count as one user.
 	User int `json:"user,omitempty"`
@@ -71,7 +71,7 @@ type Queue struct {
 	All int `json:"all,omitempty"`
 	// User is how many requests from one user may wait. Default: 400.
 	User int `json:"user,omitempty"`
-	// Wait is how long a request may wait. Default: 5s, at most 30s.
+	// Wait is how long a request may wait. Default: 5s. Maximum: 30s.
 	Wait metav1.Duration `json:"wait,omitempty"`
 }
 

@@ -42,8 +42,8 @@ type quietConflicts struct {
 	fields []zapcore.Field
 }
 
-// With implements zapcore.Core. It does not encode the fields until a line is logged. Each reconcile has its own logger
-// with values, but most reconciles log nothing, and each time the values are encoded, this takes a buffer of one KiB.
+// With implements zapcore.Core. It does not encode the fields until a line is logged, because encoding takes a buffer
+// of 1 KiB. Each reconcile creates a logger with its own fields, but most reconciles log nothing.
 func (c quietConflicts) With(fields []zapcore.Field) zapcore.Core {
 	return quietConflicts{c.Core, slices.Concat(c.fields, fields)}
 }
@@ -67,7 +67,7 @@ func (c quietConflicts) Write(entry zapcore.Entry, fields []zapcore.Field) error
 	return c.Core.Write(entry, slices.Concat(c.fields, fields))
 }
 
-// isConflict reports whether a log entry is about an object that has changed since it was read.
+// isConflict reports whether a log entry contains an optimistic-concurrency conflict.
 func isConflict(fields []zapcore.Field) bool {
 	for i := range fields {
 		if err, ok := fields[i].Interface.(error); ok && fields[i].Type == zapcore.ErrorType && apierrors.IsConflict(err) {

@@ -12,12 +12,12 @@ import (
 )
 
 // Peers configures how the replicas of the manager find and reach each other. If neither Service nor Addresses is set,
-// this process is the only replica and opens no port for others.
+// this process is the only replica and opens no port for other replicas.
 type Peers struct {
 	// Listen is the address of the port that other replicas connect to. Default: ":8444".
 	Listen string `json:"listen,omitempty"`
-	// Service names the headless Service in Namespace whose endpoints are the replicas. The Service must publish addresses
-	// that are not ready, because a stopping replica still has tunnels.
+	// Service names the headless Service in Namespace whose endpoints are the replicas. The Service must also publish
+	// addresses that are not ready, because a stopping replica still has tunnels.
 	Service string `json:"service,omitempty"`
 	// Addresses lists the replicas as host:port, for processes outside a cluster. The list may include this replica.
 	Addresses []string `json:"addresses,omitempty"`
@@ -28,8 +28,7 @@ func (p Peers) Enabled() bool { return p.Service != "" || len(p.Addresses) > 0 }
 
 func (p *Peers) setDefaults() { setDefault(&p.Listen, ":8444") }
 
-// validate reports the errors in the section. It reports each error by calling add with a field, a format and
-// arguments.
+// validate calls add for each error in the section, with a field, a format and arguments.
 func (p *Peers) validate(add func(field, format string, args ...any)) {
 	if _, _, err := net.SplitHostPort(p.Listen); err != nil {
 		add("peers.listen", "want host:port or :port: %w", err)

@@ -17,22 +17,22 @@ import (
 // maxWaves is the maximum number of waves, the same as in a Plan.
 const maxWaves = 16
 
-// Rollout specifies how a new image or version reaches the agents. Its fields are the same as in a Plan. A change to a
-// Cluster's spec.agent takes effect without a rollout.
+// Rollout specifies how a new image or version reaches the agents. Its fields have the same meaning as in a Plan. A
+// change to a Cluster's spec.agent takes effect without a rollout.
 type Rollout struct {
 	// Paused prevents further agents from starting an upgrade. Default: false.
 	Paused bool `json:"paused,omitempty"`
 	// MaxConcurrentClusters is the maximum number of agents that are upgraded at the same time, as a number or as a
 	// percentage of all agents (such as "10%", rounded up). Default: 10%.
 	MaxConcurrentClusters *intstr.IntOrString `json:"maxConcurrentClusters,omitempty"`
-	// MaxFailedClusters is how many agents may fail before no more agents start, as a number or as a percentage
-	// (rounded down). The limit applies to each workspace separately, and reaching it there holds back only that
-	// workspace. It also applies to all Clusters together, except those in the workspace with the most failures.
-	// Default: 1%.
+	// MaxFailedClusters is how many agents may fail before the rollout stops, as a number or as a percentage (rounded
+	// down). The limit applies to each workspace separately. A workspace that reaches it does not hold back other
+	// workspaces. The limit also applies to all Clusters together, except those in the workspace with the most
+	// failures. Default: 1%.
 	MaxFailedClusters *intstr.IntOrString `json:"maxFailedClusters,omitempty"`
 	// Waves start one after the other. Clusters that are in none of the waves form the last wave. Default: 1% of all
-	// Clusters, 10% of the others, and then the rest, with pauses of 10 minutes. If the list is empty, all Clusters
-	// form a single wave.
+	// Clusters, 10% of the others, and then the rest, with pauses of 10 minutes in between. If the list is empty, all
+	// Clusters form a single wave.
 	Waves []Wave `json:"waves"`
 	// Window is the time window in which agents may start an upgrade. Default: always open.
 	Window *v1.TimeWindow `json:"window,omitempty"`
@@ -47,7 +47,7 @@ type Wave struct {
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 	// Share is the percentage of the selected Clusters that belong to the wave, rounded up. Default: all.
 	Share int `json:"share,omitempty"`
-	// Soak is how long the wave must have been complete before the next one starts. Default: 0s.
+	// Soak is how long to wait after the wave is complete before the next wave starts. Default: 0s.
 	Soak metav1.Duration `json:"soak,omitempty"`
 }
 

@@ -6,8 +6,8 @@ package config
 import "github.com/drover-dev/drover/internal/protocol"
 
 // AgentSettings returns a function that returns the current settings of all agents: the hub's addresses, the CA bundle,
-// and the registry of images. Agents whose trust is System also receive the CA. Such agents ignore the CA, but need it
-// in case their trust changes.
+// and the image registry. Agents whose trust is System also receive the CA. Such agents ignore the CA, but need it in
+// case their trust changes.
 func (c *Config) AgentSettings(bundle func() []byte) func() protocol.Settings {
 	return func() protocol.Settings {
 		return protocol.Settings{Servers: c.Server.URLs, CABundle: string(bundle()), Registry: c.Agent.Registry}

@@ -25,8 +25,8 @@ type SignIn struct {
 	SessionIdleTimeout metav1.Duration `json:"sessionIdleTimeout,omitempty"`
 }
 
-// Limits for sessions. Tokens are valid for 10 minutes anyway, so a shorter session would have no effect. The maximum
-// still requires users to sign in once a month, which is not a burden.
+// Limits for sessions. Tokens are valid for 10 minutes anyway, so a shorter session would have no effect. With the
+// longest session, users still have to sign in once a month.
 const (
 	minSession = 10 * time.Minute
 	maxSession = 30 * 24 * time.Hour
@@ -41,7 +41,8 @@ func (s *SignIn) setDefaults() {
 
 // Tokens configures the tokens that users create for scripts.
 type Tokens struct {
-	// MaxTTL is the maximum lifetime of a token. Reducing it also ends existing tokens. Default: 2160h, which is 90 days.
+	// MaxTTL is the maximum lifetime of a token. Reducing it also shortens the lifetime of existing tokens. Default:
+	// 2160h, which is 90 days.
 	MaxTTL metav1.Duration `json:"maxTTL,omitempty"`
 }
 
@@ -70,7 +71,7 @@ func (s *SignIn) validate(urls []string, add func(field, format string, args ...
 	if !slices.Contains(urls, s.Issuer) {
 		add("signIn.issuer", "%q is none of server.urls", s.Issuer)
 	}
-	// The login compares the issuer with the Origin header of browsers.
+	// The login compares the issuer with the Origin header that browsers send.
 	if u, err := url.Parse(s.Issuer); err != nil || s.Issuer != strings.ToLower(s.Issuer) || u.Port() == "443" ||
 		strings.HasSuffix(u.Host, ":") {
 		add("signIn.issuer", "%q is not in the form that browsers use: write it in lower case and without the port 443",

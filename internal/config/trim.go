@@ -21,8 +21,8 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// trimmed is an annotation that represents the annotations that trim leaves out. Without it, a merge patch that removes
-// the last of our annotations would remove all annotations from the object. Its value never changes, so no patch
+// trimmed is an annotation that stands for the annotations that trim removes. Without it, a merge patch that removes
+// the last of Drover's annotations would remove all annotations from the object. Its value never changes, so no patch
 // contains it.
 const trimmed = v1.Group + "/annotations-trimmed"
 
@@ -30,9 +30,9 @@ const trimmed = v1.Group + "/annotations-trimmed"
 // have.
 const maxProfileLabels = 400
 
-// trim is a cache transform. It leaves out the managed fields of objects and, for our kinds, the metadata that the
-// manager does not read, because users can give an object more than a megabyte of metadata. The drover-cluster-metadata
-// policy limits the labels and finalizers of a Cluster, which are kept.
+// trim is a cache transform. It removes the managed fields of objects. From objects of Drover's kinds, it also removes
+// the metadata that the manager does not read, because users can give an object more than a megabyte of metadata. The
+// drover-cluster-metadata policy limits the labels and finalizers of a Cluster, which are kept.
 func trim(object any) (any, error) {
 	object, err := cache.TransformStripManagedFields()(object)
 	if err != nil {
@@ -46,7 +46,6 @@ func trim(object any) (any, error) {
 	return object, nil
 }
 
-// trimOurs trims an object of one of Drover's kinds.
 func trimOurs(o client.Object, kind kinds.Kind) {
 	cluster, isCluster := o.(*v1.Cluster)
 	switch {
@@ -63,7 +62,6 @@ func trimOurs(o client.Object, kind kinds.Kind) {
 	o.SetOwnerReferences(nil)
 }
 
-// trimOther trims an object of any other API group.
 func trimOther(object any) {
 	switch o := object.(type) {
 	case *rbacv1.Role:
@@ -81,8 +79,8 @@ func trimOther(object any) {
 	}
 }
 
-// maxSubjects is the number of subjects of a RoleBinding that are kept, which is one more than any of the manager's own
-// RoleBindings has.
+// maxSubjects is the maximum number of subjects that are kept for a RoleBinding. It is one more than the manager's own
+// RoleBindings have, so that an additional subject is noticed.
 const maxSubjects = 2
 
 // made returns the metadata that is kept for a Role or RoleBinding that the manager created for a binding.
@@ -90,8 +88,8 @@ func made() untrusted.Metadata {
 	return untrusted.Metadata{Labels: []string{v1.LabelManagedBy}, Owners: []string{v1.Group}}
 }
 
-// metadata returns the metadata that is kept for an object of another API group because the manager reads it. Objects
-// of all other kinds are in the manager's own namespace.
+// metadata returns the metadata that the cache keeps for an object of another API group. The result known is false if
+// all metadata is kept, because the cache contains objects of that kind only from the manager's own namespace.
 func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	switch o.(type) {
 	case *clusterprofile.ClusterProfile:
@@ -116,7 +114,7 @@ func trimAnnotations(o client.Object) {
 	all := o.GetAnnotations()
 	kept := maps.Clone(all)
 	maps.DeleteFunc(kept, func(key, value string) bool {
-		claim := strings.HasPrefix(key, v1.PlanLabel("")) // only the manager is allowed to set it
+		claim := strings.HasPrefix(key, v1.PlanLabel("")) // only the manager is allowed to set claims
 		read := key == v1.AnnotationResume || key == v1.AnnotationRestored
 		return !claim && (!read || len(value) > kinds.MaxAnnotation)
 	})

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// want records that an owner wants a member to have a set.
+// want records that an owner requires a set in a member.
 func (g *guarded) want(m *member, key Key, c content) {
 	id := c.set.ID
 	was := m.entry(id)
@@ -29,10 +29,10 @@ func (g *guarded) want(m *member, key Key, c content) {
 	g.enqueue(m, id)
 }
 
-// withdraw records that an owner no longer wants a member to have a set.
+// withdraw records that an owner no longer requires a set in a member.
 func (g *guarded) withdraw(m *member, id string, key Key) {
 	if m.entry(id).key != key {
-		return // another owner now wants the member to have this set
+		return // another owner now requires the set
 	}
 	delete(m.wants, id)
 	if g.owners.complete {
@@ -56,15 +56,15 @@ func (g *guarded) known(name types.NamespacedName) *member {
 	return m
 }
 
-// wantedIn returns the state of a member that is to have a set. If Forget was called for the member, wantedIn replaces
-// the member's state with a new one.
+// wantedIn returns the state of a member in which a set is required. If Forget was called for the member, wantedIn
+// replaces the member's state with a new one.
 func (g *guarded) wantedIn(name types.NamespacedName) *member {
 	was := g.members[name]
 	if was != nil && !was.forgotten {
 		return was
 	}
 	m := newMember(name)
-	if was != nil { // its agent continues to report
+	if was != nil { // the member's agent continues to report its sets
 		m.has, m.synced, m.reported, m.hold, m.comparing = was.has, was.synced, was.reported, was.hold, was.comparing
 		was.has = map[string]*protocol.SetState{}
 	}
@@ -73,7 +73,7 @@ func (g *guarded) wantedIn(name types.NamespacedName) *member {
 	return m
 }
 
-// drop forgets a member if nothing has to be remembered about it.
+// drop removes the state of a member if the state is no longer needed.
 func (g *guarded) drop(m *member) {
 	if g.queue != nil && len(m.wants) == 0 && !m.synced && len(m.sends) == 0 && !m.connected && g.members[m.name] == m {
 		delete(g.members, m.name)
@@ -89,14 +89,14 @@ func (g *guarded) look(m *member) {
 	}
 	state := g.options.State(m.name)
 	if m.forgotten {
-		m.connected = state.Connected() // decides when to drop it
+		m.connected = state.Connected() // drop reads connected
 		return
 	}
 	g.examine(m)
 	was := m.connection
 	if m.connection = connectionOf(state, was); g.options.ReadOnly != nil {
 		withheld, err := g.options.ReadOnly(g.ctx, m.name)
-		if m.withheld = withheld; err != nil { // the profile is unknown, so it stays as it was
+		if m.withheld = withheld; err != nil { // the profile is unknown, so the previous value is kept
 			m.withheld = was.withheld
 		}
 	}
@@ -113,7 +113,7 @@ func (g *guarded) look(m *member) {
 // sets in the first report. The limit is necessary because the agent may be malicious.
 const maxUnowned = 1024
 
-// Synced applies the report of all sets of a member. Synced, Event and Stopped implement members.Follower.
+// Synced applies an agent's report of all sets in a member. Synced, Event and Stopped implement members.Follower.
 func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 	g := d.lock()
 	defer d.unlock()
@@ -121,7 +121,7 @@ func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 		return
 	}
 	m := g.known(name)
-	m.hold.Reach("") // an earlier checkpoint no longer counts, unless the member waits for its confirmation
+	m.hold.Reach("") // the report contains the agent's checkpoint, if it has one
 	offer := make(map[string]*protocol.SetState, len(all))
 	for _, event := range all {
 		switch {
@@ -132,7 +132,7 @@ func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 			delete(offer, event.Removed)
 		}
 	}
-	g.affected = append(g.affected, m.lacking()...) // their state was unknown; update adds owners of sets that exist
+	g.affected = append(g.affected, m.lacking()...) // the store did not know that these sets are missing
 	for id := range m.has {
 		if offer[id] == nil {
 			g.update(m, id, nil)
@@ -146,7 +146,7 @@ func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 	g.enqueueAll(m)
 }
 
-// Event applies a change of a set in a member.
+// Event applies an agent's report of a change to one set.
 func (d *Store) Event(name types.NamespacedName, event *protocol.SetEvent) {
 	g := d.lock()
 	defer d.unlock()
@@ -167,7 +167,7 @@ func (d *Store) Event(name types.NamespacedName, event *protocol.SetEvent) {
 	}
 }
 
-// Stopped records that changes to a member's sets may no longer be reported. The last reported state is kept.
+// Stopped records that changes to a member's sets are no longer reported. The last reported state is kept.
 func (d *Store) Stopped(name types.NamespacedName) {
 	g := d.lock()
 	defer d.unlock()

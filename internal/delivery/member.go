@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// member is the state of one Cluster: the sets that it should have and the sets that it has. The lock of guarded
-// protects it.
+// member is the state of one Cluster: the sets that it should have and the sets that it has. The Store's lock protects
+// it.
 type member struct {
 	name types.NamespacedName
 	connection
@@ -27,8 +27,8 @@ type member struct {
 	hold      unconfirmed
 	comparing bool
 
-	wants  map[string]*wanted            // pointers, because a map has room for eight values but most members have one
-	has    map[string]*protocol.SetState // as the agent last reported; kept while the member is away
+	wants  map[string]*wanted            // pointers, because a map allocates eight values, but most members have one
+	has    map[string]*protocol.SetState // as last reported by the agent; kept while the member is disconnected
 	failed map[string]*failure
 	flow
 }
@@ -43,7 +43,7 @@ type connection struct {
 	// withheld is true if the Cluster's spec has the ReadOnly profile. In this case, nothing is sent, and existing sets
 	// are removed.
 	withheld bool
-	// leaderless is true if no replica of the agent has been the leader for members.LeaderPatience.
+	// leaderless is true if no replica of the agent has been the leader for at least members.LeaderPatience.
 	leaderless bool
 }
 
@@ -66,12 +66,12 @@ func connectionOf(state members.State, was connection) connection {
 	return now
 }
 
-// wanted is a set that an owner wants a member to have. An entry without an owner represents a set that has been
+// wanted is a set that an owner requires in a member. An entry without an owner represents a set that has been
 // withdrawn. Such entries exist only until the store is complete.
 type wanted struct {
 	key Key
 	content
-	since time.Time // when its content last changed
+	since time.Time // when the content last changed
 }
 
 func newMember(name types.NamespacedName) *member {
@@ -101,15 +101,14 @@ func (m *member) wanted(id string) *set.Set {
 	return want
 }
 
-// hasWanted reports whether a member has the wanted version of the set with the given ID. The set does not have to be
-// applied yet.
+// hasWanted reports whether a member has the required version of a set. The agent may not have applied it yet.
 func (m *member) hasWanted(id string) bool {
 	want, has := m.wanted(id), m.has[id]
 	return m.refuses == "" && want != nil && has != nil && has.Digest == want.Digest
 }
 
 // lacks reports whether a member is known not to have a set with the given ID, according to its agent's last report.
-// The member does not have to be connected.
+// The member may be disconnected.
 func (m *member) lacks(id string) bool {
 	return m.reported && m.refuses == "" && m.has[id] == nil && m.sends[id] == nil && (!m.connected || m.takes())
 }
@@ -141,15 +140,15 @@ const anyDigest = "*"
 // until Replace is called with another set.
 func Unchanged(id string) *set.Set { return &set.Set{ID: id, Digest: anyDigest} }
 
-// Absent returns a set that causes the member's set with the given ID to be removed. Its owner is notified of changes
-// as for any other set. Remains counts the members that still have the set.
+// Absent returns a set that causes the member's set with the given ID to be removed. The set's owner is notified of
+// changes as for any other set. Remains counts the members that still have the set.
 func Absent(id string) *set.Set { return &set.Set{ID: id} }
 
 func unchanged(s *set.Set) bool {
 	return s != nil && (s.Digest == anyDigest || s.Digest == excessDigest)
 }
 
-// IsAbsent reports whether a set is Absent.
+// IsAbsent reports whether a set was returned by Absent.
 func IsAbsent(s *set.Set) bool { return s != nil && s.Digest == "" }
 
 // excessDigest is the digest that represents a set whose content the store does not keep because its workspace has too
@@ -178,7 +177,7 @@ func (m *member) due(id string, r rule) bool {
 	return m.has[id] != nil && (r.complete || m.withheld || IsAbsent(m.entry(id).set))
 }
 
-// next returns the set that is to be sent to a member next, or nil if the set is to be removed.
+// next returns the version of a set to send to a member, or nil if the set is to be removed.
 func (m *member) next(id string, r rule) *set.Set {
 	if m.outdated(id, r) {
 		return nil

@@ -19,8 +19,8 @@ import (
 // two sends fail when a tunnel moves.
 const patience = 3
 
-// settleTime is how long a store waits after its start for agents to connect before it counts them as Away. The Cluster
-// controller waits equally long.
+// settleTime is how long a store waits for agents to connect after it has started. After that, members without a
+// connected agent count as Away. The Cluster controller waits just as long.
 const settleTime = 25 * time.Second
 
 // fewSends is the number of sends in progress above which a member counts as busy.
@@ -31,7 +31,7 @@ type Stage int
 
 // Stages, ordered from the best to the most urgent.
 const (
-	// Applied means that the member has the whole set.
+	// Applied means that the agent has applied the whole set.
 	Applied Stage = iota
 	// Away means that the member is not connected and will get the set when it connects.
 	Away
@@ -41,7 +41,7 @@ const (
 	Pending
 	// Failed means that the set could not be sent or could not be applied.
 	Failed
-	// Refused means that the agent accepts no sets, or that the hub sends none to it.
+	// Refused means that the agent accepts no sets, or that the hub sends it none.
 	Refused
 )
 
@@ -57,14 +57,14 @@ type Outcome struct {
 	// expanded.
 	Namespaces   int32
 	Short, Spent []string
-	// Since is the time when Replace was called with the set. It is set for Pending.
+	// Since is when an owner first declared the set with its current content.
 	Since time.Time
-	// Busy is true if many other sets are being sent to the member.
+	// Busy is true while many other sets are being sent to the member.
 	Busy bool
 }
 
-// Outcomes returns the outcomes in the given members of the set with the given ID, sorted by the members' names. A
-// member for which no such set is wanted counts as Pending.
+// Outcomes returns the state of a set in each of the given members, sorted by the names of the members. A member in
+// which no owner requires the set counts as Pending.
 func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 	outcomes := make([]Outcome, 0, len(members))
 	g := d.lock()
@@ -89,7 +89,7 @@ func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 }
 
 // Remains counts the members that may still have a set that should be Absent. held counts the members that have it.
-// away counts the members that may have it but are not connected, accept no sets or are waiting for a confirmation.
+// away counts the members that may have it but are not connected, accept no sets or are waiting for confirmation.
 // unreported counts the members whose agents have not reported yet.
 func (d *Store) Remains(id string, members []types.NamespacedName) (held, away, unreported int) {
 	g := d.lock()

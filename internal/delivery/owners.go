@@ -10,26 +10,26 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// owners holds the hub objects that own sets, and the owners that are expected to declare sets. The lock of guarded
+// owners holds the hub objects that own sets, and the owners that are expected to declare sets. The Store's lock
 // protects it.
 type owners struct {
 	all map[Key]*owner
-	// expected contains the owners for which Replace has not been called yet. It is nil before Expect is called.
+	// expected contains the owners for which Replace has not been called yet. It is nil until Expect is called.
 	expected map[Key]struct{}
-	// early contains the owners for which Replace was called before Expect. It is nil after Expect.
+	// early contains the owners for which Replace was called before Expect. It is nil after the call to Expect.
 	early map[Key]struct{}
-	// complete reports whether Replace was called for every expected owner.
+	// complete is true once Replace was called for every expected owner.
 	complete bool
 }
 
 // owner is an object on the hub that owns sets.
 type owner struct {
-	members map[*member]string // the ID of its set in each member
-	sets    map[string]content // by digest, so that members share them
-	large   int                // the size of its large sets in bytes
+	members map[*member]string // the ID of the owner's set in each member
+	sets    map[string]content // the owner's sets by digest, so that members share them
+	large   int                // total size of the owner's large sets, in bytes
 }
 
-// expect sets the owners that exist, and reports whether they are complete as a result.
+// expect sets the owners that exist. It reports whether the store has become complete.
 func (o *owners) expect(keys []Key) (completed bool) {
 	before := o.expected
 	o.expected = make(map[Key]struct{}, len(keys))
@@ -60,7 +60,7 @@ func (o *owners) get(key Key) *owner {
 }
 
 // content returns the content of a set, which is shared by all members to which the owner's set is delivered. shared
-// holds the contents that the current call of Replace has seen, by digest.
+// contains the sets that the current call to Replace has already seen, by digest.
 func (o *owner) content(s *set.Set, shared map[string]content) content {
 	for _, known := range []map[string]content{shared, o.sets} {
 		if c, is := known[s.Digest]; is && c.set.ID == s.ID {
@@ -74,7 +74,7 @@ func (o *owner) content(s *set.Set, shared map[string]content) content {
 }
 
 // replaced records the current sets of an owner. It returns the owners whose sets may now fit within the limit, and
-// reports whether the owners have become complete.
+// reports whether the store has become complete.
 func (o *owners) replaced(key Key, of *owner, sets map[string]content) (room []Key, completed bool) {
 	before := of.large
 	of.sets, of.large = sets, 0
@@ -97,7 +97,7 @@ func (o *owners) replaced(key Key, of *owner, sets map[string]content) (room []K
 	return room, o.finish()
 }
 
-// forget records that no owner has a set in the given member any more.
+// forget records that no owner has a set in the given member any longer.
 func (o *owners) forget(m *member) {
 	for _, w := range m.wants {
 		if owner := o.all[w.key]; owner != nil {
@@ -154,7 +154,7 @@ func (o *owners) excessive(workspace string) (keys []Key) {
 	return keys
 }
 
-// size returns the number of bytes that sending a set takes. It returns 0 for nil, which represents a removal.
+// size returns the size of a set's JSON, in bytes. It returns 0 for nil, which represents a removal.
 func size(s *set.Set) int {
 	if s == nil {
 		return 0
@@ -162,15 +162,15 @@ func size(s *set.Set) int {
 	return len(s.JSON())
 }
 
-// content is a set that an owner wants members to have, together with its usual state in a member. Both are shared by
-// all members.
+// content is a set that an owner requires, together with the state of a member that has applied it without problems.
+// All members share the same content.
 type content struct {
 	set     *set.Set
 	applied *protocol.SetState
 }
 
-// share returns the state to store for a reported state. If the report contains nothing except that the set is applied,
-// it returns the shared state.
+// share returns the state to keep for a state that an agent reported. If the agent reports nothing except that the set
+// is applied, share returns the shared state, which saves memory.
 func (c content) share(s *protocol.SetState) *protocol.SetState {
 	if c.set != nil && s.Digest == c.set.Digest && s.Phase == protocol.SetApplied && s.Message == "" &&
 		len(s.Objects) == 0 && s.Failed == 0 && s.Namespaces == 0 && len(s.Short) == 0 {

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Pauses between attempts.
+// Limits for the pause before a failed send is repeated.
 const (
 	firstPause = 100 * time.Millisecond
 	maxPause   = 5 * time.Minute
@@ -39,11 +39,11 @@ const (
 	// maxSlowSends is the maximum number of sends in progress to an unresponsive member, while one of them takes longer
 	// than slowSend. With this limit, 1,000 such members occupy the workers for seconds rather than minutes.
 	maxSlowSends = 8
-	// maxMemberSends is the maximum number of sends in progress to one member. The agent has its own limit. The agent
-	// responds after it has stored a set. When there are many sets, it stores most of them only after it has applied
-	// them.
+	// maxMemberSends is the maximum number of sends in progress to one member. An agent with many sets responds to most
+	// sends only after it has applied the sets. The agent also has a limit of its own.
 	maxMemberSends = 256
-	// maxMemberBytes is the maximum number of bytes in progress to one member. A single set may exceed this limit.
+	// maxMemberBytes is the maximum total size of the sets that are being sent to one member, in bytes. A single set
+	// may exceed this limit.
 	maxMemberBytes = 4 << 20
 )
 
@@ -143,8 +143,8 @@ func (d *Store) startSend(t target) (*sending, time.Duration) {
 	return s, 0
 }
 
-// enqueue queues a set if it is due, after either the required set or the member's set has changed. It reports whether
-// the set is due.
+// enqueue queues a set if it is due, and reports whether it is due. It is called after the required set or the member's
+// set has changed.
 func (g *guarded) enqueue(m *member, id string) bool {
 	g.compareLater(m)
 	due := g.queue != nil && m.due(id, g.rule(id))
@@ -154,7 +154,6 @@ func (g *guarded) enqueue(m *member, id string) bool {
 	return due
 }
 
-// enqueueAll queues all of a member's sets that are due.
 func (g *guarded) enqueueAll(m *member) {
 	for id := range m.wants {
 		g.enqueue(m, id)
@@ -173,7 +172,7 @@ func (m *member) room(want *set.Set) bool {
 	return len(m.sends) < m.maxSends(time.Now()) && (bytes == 0 || bytes+size(want) <= maxMemberBytes)
 }
 
-// resume queues sets that a member's limits have delayed, as many as there is now room for.
+// resume queues sets that the member's limits have delayed, until the limits are reached again.
 func (g *guarded) resume(m *member) {
 	if len(m.waiting) == 0 {
 		return
@@ -194,12 +193,11 @@ func (g *guarded) resume(m *member) {
 // for the network.
 const sendTimeout = protocol.SetTimeout + 20*time.Second
 
-// sending is a send in progress.
 type sending struct {
 	target
 	due  *set.Set // nil for a removal
-	slow bool     // set if it takes longer than slowSend
-	bare bool     // set if it is sent without a checkpoint, because the member continues to wait for confirmation
+	slow bool     // set if the send takes longer than slowSend
+	bare bool     // set if no checkpoint is sent, because the member continues to wait for confirmation
 	done chan struct{}
 }
 
@@ -222,7 +220,7 @@ func (d *Store) send(m *member, s *sending) {
 	if !m.forgotten {
 		g.sent(m, s, state, err)
 	}
-	g.enqueue(m, s.id) // the send failed, or another set is wanted now
+	g.enqueue(m, s.id) // the send may have failed, or the required set may have changed
 	g.resume(m)
 	g.drop(m)
 }
@@ -250,7 +248,7 @@ func (g *guarded) sent(m *member, s *sending, state *protocol.SetState, err erro
 		m.has[s.id] = want.share(state)
 	case members.IsStatus(err, http.StatusNotFound):
 		g.affected = append(g.affected, m.refuse(v1.ReasonAgentTooOld)...)
-	default: // the failure counts only if the owner still wants the same set
+	default: // the failure counts only if the owner still requires the same set
 		due := m.next(s.id, g.rule(s.id))
 		if (due == nil) == (s.due == nil) && (due == nil || due.Digest == s.due.Digest) {
 			g.retries.failed(m, s.id, err)
@@ -258,8 +256,8 @@ func (g *guarded) sent(m *member, s *sending, state *protocol.SetState, err erro
 	}
 }
 
-// transfer sends a set to a member's leading agent, or removes it there. For a set that was sent, it returns the state
-// reported by the agent.
+// transfer sends a set to a member's leading agent, or removes it from the member. After it has sent a set, it returns
+// the state that the agent reported.
 func (o *Options) transfer(ctx context.Context, s *sending) (state *protocol.SetState, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
@@ -301,14 +299,14 @@ func (o *Options) transfer(ctx context.Context, s *sending) (state *protocol.Set
 func readState(response io.Reader, sent *set.Set) (*protocol.SetState, error) {
 	state := &protocol.SetState{}
 	if err := untrusted.ReadJSON(response, state, untrusted.Large().WithBytes(protocol.MaxLine)); err != nil {
-		return nil, errors.New("the agent's response cannot be decoded") // the cause may quote it
+		return nil, errors.New("the agent's response cannot be decoded") // the cause may quote the response
 	}
 	state.Bound()
-	// A different digest is an error. Otherwise the set would be sent again immediately, forever.
+	// A different digest must be an error. Otherwise the set would be sent again and again without a pause.
 	if state.Digest != sent.Digest && state.Phase != protocol.SetReadOnly {
 		return nil, errors.New("the agent reports a digest that differs from the set's")
 	}
-	state.ID, state.Digest = sent.ID, sent.Digest // releases the strings of the response
+	state.ID, state.Digest = sent.ID, sent.Digest // allows the response to be freed
 	return state, nil
 }
 
@@ -317,13 +315,12 @@ type flow struct {
 	sends map[string]*sending // in progress
 	// waiting contains the IDs of sets that will be sent as soon as there is room for them.
 	waiting map[string]struct{}
-	// taken counts the successful sends, separately for the period of slowSend that started at start and for the period
-	// before it.
+	// taken counts the successful sends in two periods of length slowSend. The first value is for the period that
+	// started at start, and the second is for the period before.
 	taken [2]int
 	start time.Time
 }
 
-// took counts a successful send.
 func (f *flow) took(now time.Time) {
 	switch since := now.Sub(f.start); {
 	case since >= 2*slowSend:

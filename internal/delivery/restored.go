@@ -21,7 +21,7 @@ import (
 // or nil if there are none. The result known reports whether the changes are known.
 type Unconfirmed func(member types.NamespacedName) (difference *checkpoint.Difference, known bool)
 
-// unconfirmed records the changes in one member that are waiting for confirmation.
+// unconfirmed records the changes to one member that are waiting for confirmation.
 type unconfirmed = checkpoint.Hold
 
 // unusedID is an ID that no set has. Removing unusedID sends the current checkpoint to an agent and has no other
@@ -112,8 +112,8 @@ func (g *guarded) compareLater(m *member) {
 	}
 }
 
-// compare computes the changes that are waiting for confirmation in a member. If these changes differ from the last
-// result, it notifies the owners of the member's sets.
+// compare computes the changes that are waiting for confirmation in a member. If the changes differ from the previous
+// result, it notifies the owners of sets that belong to the member itself.
 func (g *guarded) compare(m *member) {
 	m.comparing = false
 	var now *checkpoint.Difference
@@ -151,10 +151,10 @@ func (m *member) outdated(id string, r rule) bool {
 	return want == nil || !unchanged(want) && m.has[id].Digest != want.Digest
 }
 
-// agrees reports whether a waiting member has exactly the sets that it should have, so there is nothing to confirm. The
-// hold ends only when the agent has the current checkpoint, because otherwise a later leader would hold the member
-// again on account of its old checkpoint. A member does not agree while an owner has not declared its sets yet, because
-// that owner may require a change.
+// agrees reports whether a waiting member has exactly the sets that it should have, so that there is nothing to
+// confirm. It returns false while a required set is Unchanged, because the owner of that set may still require a
+// change. The hold ends only when the agent has the current checkpoint. Otherwise, a later leader would hold the member
+// again because of its old checkpoint.
 func (m *member) agrees() bool {
 	if !m.hold.Agrees() {
 		return false

@@ -21,7 +21,7 @@ type failure struct {
 	retryAt time.Time
 }
 
-// retries decides when to send a set again. The lock of guarded protects it.
+// retries decides when to send a set again. The Store's lock protects it.
 type retries struct {
 	backoff workqueue.TypedRateLimiter[target]
 }
@@ -49,7 +49,6 @@ func (r retries) lost(m *member, id string) {
 	m.failed[id] = &failure{lost: true, message: "the agent has lost the set", retryAt: time.Now().Add(wait)}
 }
 
-// clear forgets the failures of a set.
 func (r retries) clear(m *member, id string) {
 	if m.failed[id] != nil {
 		delete(m.failed, id)
@@ -57,7 +56,6 @@ func (r retries) clear(m *member, id string) {
 	}
 }
 
-// clearAll forgets the failures of all sets in a member.
 func (r retries) clearAll(m *member) {
 	for id := range m.failed {
 		r.clear(m, id)

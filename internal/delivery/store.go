@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// Key identifies an object on the hub that owns sets. The store does not interpret it.
+// Key identifies an object on the hub that owns sets. The store does not interpret keys.
 type Key struct {
 	// Kind is the kind of the owner. OnResult registers functions by kind.
 	Kind      string
@@ -42,8 +42,8 @@ type Options struct {
 	State func(member types.NamespacedName) members.State
 	// Leading returns a transport to the agent replica that accepts a member's sets.
 	Leading func(member types.NamespacedName) (http.RoundTripper, error)
-	// Leaving reports whether a member's Cluster is being deleted or gone, in which case nothing more is sent to the
-	// member. If it is nil, no Cluster counts as leaving.
+	// Leaving reports whether a member's Cluster is being deleted or no longer exists, in which case nothing more is
+	// sent to the member. If Leaving is nil, no Cluster counts as leaving.
 	Leaving func(context.Context, types.NamespacedName) bool
 	// ReadOnly reports whether the spec of a member's Cluster has the ReadOnly profile. If so, nothing is delivered,
 	// regardless of the agent's reports, and existing sets are removed. Store.Changed must be called when the profile
@@ -63,7 +63,7 @@ type Options struct {
 // Observer is notified of sends, for metrics.
 type Observer struct {
 	// Sent is called after each send or removal. Its arguments are "put" or "delete", "ok" or "failed", and the
-	// duration.
+	// duration of the send.
 	Sent func(verb, result string, took time.Duration)
 	// Awaited is called every few seconds with the owners for which the store is waiting, until the store is complete.
 	// In the last call, there are no owners.
@@ -84,12 +84,12 @@ type Store struct {
 	stop  context.CancelFunc
 	sends sync.WaitGroup
 
-	// mu guards the state. The state is used only between calls to lock and unlock. It is never held during I/O.
+	// mu guards state, which is used only between calls to lock and unlock. The lock is never held during I/O.
 	mu    sync.Mutex
 	state guarded
 }
 
-// guarded is the part of a Store that its lock guards. Its methods, and the methods of members, owners and retries,
+// guarded is the part of a Store that the Store's lock guards. The methods of guarded, member, owners and retries
 // require that the caller holds the lock.
 type guarded struct {
 	options  *Options
@@ -141,16 +141,16 @@ func (d *Store) unlock() {
 	}
 }
 
-// OnResult registers a function that is called after the outcome of a set has changed, for owners of one kind. f must
-// not block.
+// OnResult registers a function for the owners of one kind. The function is called with an owner after the outcome of
+// one of the owner's sets has changed. It must not block.
 func (d *Store) OnResult(kind string, f func(Key)) {
 	g := d.lock()
 	defer d.unlock()
 	g.result[kind] = append(g.result[kind], f)
 }
 
-// Expect sets the owners that exist. Once Replace was called for each of them, the store is complete and starts
-// removing sets without an owner from members. A second call drops owners that no longer exist.
+// Expect sets the list of owners that exist on the hub. Once Replace was called for each of them, the store is
+// complete and starts removing sets without an owner from members. A second call drops owners that no longer exist.
 func (d *Store) Expect(keys []Key) {
 	g := d.lock()
 	defer d.unlock()
@@ -175,8 +175,8 @@ func (d *Store) Complete() bool {
 	return g.owners.complete
 }
 
-// Awaited returns the expected owners for which Replace has not been called yet, sorted. It returns none if the store
-// is complete or Expect has not been called yet.
+// Awaited returns the expected owners for which Replace has not been called yet, sorted. It returns nil if the store is
+// complete or Expect has not been called yet.
 func (d *Store) Awaited() []Key {
 	g := d.lock()
 	defer d.unlock()
@@ -217,8 +217,8 @@ func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 	}
 }
 
-// Kept returns the set with the given ID that a member should have, if the member has any set with this ID. It returns
-// nil if the member has none, or if the required set is Unchanged, because in that case the member's set is not known.
+// Kept returns the set with the given ID that a member should have. It returns nil if the member has no set with this
+// ID, or if the required set is Unchanged, because then the content of the member's set is not known.
 func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 	g := d.lock()
 	defer d.unlock()
@@ -233,8 +233,8 @@ func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 	return want.set
 }
 
-// Forget drops the state of a member whose Cluster is being deleted. Nothing is sent to the member until an owner again
-// declares a set for it. The agent itself decides whether to remove its objects.
+// Forget drops the state of a member whose Cluster is being deleted. Nothing is sent to the member until an owner
+// declares a set for it again. The agent itself decides whether to remove its objects.
 func (d *Store) Forget(name types.NamespacedName) {
 	g := d.lock()
 	defer d.unlock()

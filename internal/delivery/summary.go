@@ -17,12 +17,12 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Times for controllers that write a summary.
+// Delays for controllers that write a summary.
 const (
-	// hold is how long the write of the status is delayed while a set is Pending.
+	// hold is how long a write of the status is delayed while a set is Pending.
 	hold = time.Second
-	// burst is how long the write of the status is delayed while a member is busy. Status updates during a burst of
-	// sets would delay the burst itself.
+	// burst is how long a write of the status is delayed while a member is busy. Status updates during a burst of sets
+	// would delay the burst itself.
 	burst = 2 * time.Second
 	// lookAgain is the pause before busy members are checked again.
 	lookAgain = 500 * time.Millisecond
@@ -33,8 +33,8 @@ const (
 
 // Summary combines the outcomes in all members.
 type Summary struct {
-	// Ready is the status of the Ready condition, and Reason and Message explain it. Stalled is true if a user must
-	// act.
+	// Ready is the status of the Ready condition, and Reason and Message explain it. Stalled is true if manual action
+	// is required.
 	Ready   bool
 	Reason  string
 	Message string
@@ -54,8 +54,8 @@ type Summary struct {
 	Failures []v1.Failure
 }
 
-// Incomplete explains why a set is not in all members although Ready is True. The zero value means that Complete equals
-// Ready.
+// Incomplete explains why a set is not in all members although Ready is True. The zero value means that the condition
+// Complete is the same as Ready.
 type Incomplete struct{ Reason, Message string }
 
 // Summarize returns the summary of outcomes.
@@ -113,9 +113,8 @@ func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 	return max(0, v.Since.Add(hold).Sub(now), min(lookAgain, v.Busy.Add(burst).Sub(now)))
 }
 
-// Urgent reports whether the summary may have changed because of the hub rather than only because of changes in
-// members. The argument observed has the same meaning as for Delay, and was is the number of members in the current
-// status.
+// Urgent reports whether the summary differs because of a change on the hub, and not only because of changes in
+// members. The argument observed has the same meaning as for Delay, and was contains the counts in the current status.
 func (v Summary) Urgent(observed bool, was *v1.ClusterCount) bool {
 	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
 }
@@ -130,8 +129,9 @@ func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
 	}
 }
 
-// Expire replaces the summary with the expiry of a binding. held, away and unreported are the results of Remains. The
-// status does not change while unreported is not 0, so that a manager that has just started does not change any status.
+// Expire replaces the summary with one for an expired binding. held, away and unreported are the results of Remains.
+// The status does not change until unreported is 0, because the results are incomplete when the manager has just
+// started.
 func (v *Summary) Expire(message string, held, away, unreported int) {
 	*v = Summary{
 		Ready: true, Reason: v1.ReasonExpired, Message: message, Refused: true, Unreported: unreported > 0,

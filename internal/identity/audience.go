@@ -13,26 +13,27 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Local is the name of the member for requests to the hub's own API server.
+// Local stands for the hub's own API server where the name of a member is expected.
 const Local = "local"
 
-// maxAudiences is the maximum number of audiences from one token that the API server is asked about.
+// maxAudiences is the maximum number of a token's audiences that the API server is asked to confirm.
 const maxAudiences = 8
 
-// Audiences are the audiences, other than the hub's own API server, that a token from this API server can have: the
-// hub, which stands for all its members, or a single member. The zero value has none.
+// Audiences are the audiences, other than the hub's own API server, for which this API server issues tokens. An
+// audience is either the hub, which stands for all its members, or a single member. The zero value contains no
+// audiences.
 type Audiences struct {
-	// Hub holds the base URLs of the hub, without a trailing slash. Each is an audience.
+	// Hub holds the base URLs of the hub, without a trailing slash. Each URL is an audience.
 	Hub []string
-	// Clusters is the part between one of the URLs in Hub and <namespace>/<name>. Together, the three parts form the
-	// member's audience, which is also the member's server in a kubeconfig.
+	// Clusters is the path between a URL in Hub and <namespace>/<name>. Together, the three parts form the member's
+	// audience, which is also the member's server in a kubeconfig.
 	Clusters string
 	// Member returns the destination of a request: the member's <namespace>/<name>, Local, or an empty string for all
 	// other paths.
 	Member func(*http.Request) string
 }
 
-// of returns the audiences in a token that belong to the Audiences a. They are not verified until the API server has
+// of returns the audiences in a token that are among these Audiences. They must not be trusted until the API server has
 // confirmed them.
 func (a Audiences) of(token string) []string {
 	var known []string
@@ -52,7 +53,7 @@ func (a Audiences) knows(audience string) bool {
 }
 
 // admit refuses a request to a destination that is not covered by the confirmed audiences of its token. The hub's own
-// API server is never covered, because a token for it has the audience of that API server.
+// API server is never covered, because a token for that server has the server's own audience.
 func (a Audiences) admit(r *http.Request, confirmed []string) error {
 	made := func(suffix string) bool {
 		return slices.ContainsFunc(confirmed, func(audience string) bool {
@@ -90,8 +91,8 @@ func (a Audiences) Narrow(r *http.Request, audiences []string) error {
 }
 
 // Named returns the path of the one member that is named by the audiences in a request's token, without a trailing
-// slash. It returns an empty string if there is none, or more than one. The token is not verified, so the result shows
-// only the client's intention.
+// slash. It returns an empty string if the audiences name no member, or more than one. The token is not verified, so
+// the result shows only the client's intention.
 func (a Audiences) Named(r *http.Request) string {
 	token, err := Token(r)
 	if err != nil {
@@ -110,7 +111,7 @@ func (a Audiences) Named(r *http.Request) string {
 	return ""
 }
 
-// claims are the claims that this package reads from a token in the form of a JWT.
+// claims are the claims that this package reads from a JWT.
 type claims struct {
 	Expires  float64   `json:"exp"`
 	Audience audiences `json:"aud"`
@@ -119,7 +120,7 @@ type claims struct {
 // audiences is one string or a list of strings (RFC 7519, section 4.1.3).
 type audiences []string
 
-// UnmarshalJSON decodes both forms, and ignores any other value.
+// UnmarshalJSON decodes a string or a list of strings, and ignores any other value.
 func (a *audiences) UnmarshalJSON(data []byte) error {
 	var one string
 	if untrusted.JSON(data, &one, untrusted.Small()) == nil {

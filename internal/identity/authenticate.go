@@ -43,9 +43,9 @@ type reviewed struct {
 	refused   *refusal.Error
 }
 
-// NewAuthenticator returns an Authenticator. It caches the user of a token for 10 s and a rejection for 2 s. New tokens
-// are reviewed round-robin by the addresses of their callers. A token that was accepted within the last hour never
-// waits behind new tokens. A token for one of the audiences is not valid for anything else.
+// NewAuthenticator returns an Authenticator. It caches the user of a token for 10 s and a rejection for 2 s. If many
+// new tokens are waiting for a review, the addresses of their callers take turns. A token that was accepted within the
+// last hour never waits behind new tokens. A token for one of the audiences is valid only for that audience.
 func NewAuthenticator(reviews authenticationv1client.TokenReviewInterface, audiences Audiences) *Authenticator {
 	return &Authenticator{reviews: reviews, audiences: audiences, known: decision.New[reviewed]()}
 }

@@ -55,13 +55,13 @@ func (c Chain) Authorize(ctx context.Context, id Identity, cluster types.Namespa
 		id.Hub.Username, cluster, cluster.Namespace)).About(cluster)
 }
 
-// Access reviews users' rights with the hub's API server. Use NewAccess to create it. It is safe for concurrent use.
+// Access asks the hub's API server to review users' rights. Use NewAccess to create it. It is safe for concurrent use.
 type Access struct {
 	reviews authorizationv1client.SubjectAccessReviewInterface
 	known   *decision.Cache[bool]
 }
 
-// NewAccess returns an Access. It caches a right for 10 s and the lack of a right for 5 s.
+// NewAccess returns an Access, which caches a granted right for 10 s and a denied right for 5 s.
 func NewAccess(reviews authorizationv1client.SubjectAccessReviewInterface) *Access {
 	return &Access{reviews: reviews, known: decision.New[bool]()}
 }
@@ -98,7 +98,8 @@ func (a *Access) Lease(ctx context.Context, id Identity, lease types.NamespacedN
 	})
 }
 
-// Metrics requires the right to get the path /metrics on the hub. Its errors are refusals with 403 or 503.
+// Metrics returns a refusal unless the user may get the path /metrics on the hub. The status of the refusal is 403, or
+// 503 if the right could not be checked.
 func (a *Access) Metrics(ctx context.Context, id Identity) error {
 	path := &authorizationv1.NonResourceAttributes{Verb: "get", Path: "/metrics"}
 	allowed, err := a.allowed(ctx, id, id.Digest("nonresource", path.Verb, path.Path),

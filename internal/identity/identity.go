@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity turns a request into a user with groups, or a typed refusal.
+// Package identity determines the user and the groups that a request comes from, or refuses the request.
 package identity
 
 import (
@@ -20,8 +20,8 @@ import (
 )
 
 // HubPrefix is the prefix for the names of the hub's users and groups in a member, and for the keys of their extra
-// fields. The prefix ensures that a ServiceAccount, the group system:masters or a node from the hub is never mistaken
-// for the member's own. Bindings use names with this prefix.
+// fields. The prefix ensures that a member never mistakes a ServiceAccount, a node or the group system:masters of the
+// hub for its own. Bindings use names with this prefix.
 const HubPrefix = "hub:"
 
 const (
@@ -33,22 +33,22 @@ const (
 
 // Identity is the user who sends a request. Requests may share it, so it must not be changed.
 type Identity struct {
-	// User is the name in a member, for example "hub:system:serviceaccount:ci:deployer". It is never empty in a valid
-	// Identity.
+	// User is the user's name in a member, for example "hub:system:serviceaccount:ci:deployer". It is never empty in a
+	// valid Identity.
 	User string
 	// UID is the user's UID on the hub. It may be empty.
 	UID string
-	// Groups are the names in a member, for example "hub:system:authenticated".
+	// Groups are the names of the user's groups in a member, for example "hub:system:authenticated".
 	Groups []string
 	// Extra holds the extra fields from the hub's authentication. Each key has the prefix HubPrefix, because a node or
 	// pod in these fields belongs to the hub.
 	Extra map[string][]string
-	// Hub is the user's name and groups on the hub, for authorization there.
+	// Hub holds the user's name and groups on the hub. It is used for authorization on the hub.
 	Hub authenticationv1.UserInfo
 }
 
 // New returns the identity of a user that the hub has authenticated. It refuses an anonymous user, and also names that
-// cannot be sent in a header unchanged, because they would arrive as different names.
+// cannot be sent in a header unchanged, because the member would receive different names.
 func New(info authenticationv1.UserInfo) (Identity, error) {
 	if info.Username == "" || info.Username == anonymous {
 		return Identity{}, errors.New("identify user: the user has no name or is anonymous")
@@ -76,8 +76,8 @@ func New(info authenticationv1.UserInfo) (Identity, error) {
 	return id, nil
 }
 
-// Principal returns the identity of a user from the hub's own issuer, such as "local:alice". The user has the same name
-// on the hub and in members, and so do the user's groups. The user and the groups must belong to the same provider.
+// Principal returns the identity of a user from the hub's own issuer, such as "local:alice". The user and the user's
+// groups have the same names on the hub and in members. The user and the groups must belong to the same provider.
 func Principal(name, uid string, groups ...string) (Identity, error) {
 	id := Identity{User: name, UID: uid, Groups: groups, Hub: authenticationv1.UserInfo{
 		Username: name, UID: uid, Groups: append([]string{authenticated}, groups...),
@@ -105,8 +105,8 @@ func reserved(provider string) bool {
 // Valid reports whether the Identity identifies a user.
 func (id Identity) Valid() bool { return id.User != "" && id.Hub.Username != "" }
 
-// Sharer returns the name that gets an equal share of the hub's capacity. All ServiceAccounts of a namespace have a
-// single share, because a user who can create one ServiceAccount can create thousands.
+// Sharer returns the name under which the user gets an equal share of the hub's capacity. All ServiceAccounts of a
+// namespace have a single share, because a user who can create one ServiceAccount can create thousands.
 func (id Identity) Sharer() string {
 	const accounts = "system:serviceaccount:"
 	if rest, ok := strings.CutPrefix(id.Hub.Username, accounts); ok {
@@ -139,7 +139,7 @@ func HeaderSafe(s string) bool {
 	return s == "" || s[0] != ' ' && s[len(s)-1] != ' '
 }
 
-// Digest returns a digest of the identity and further parts. Different identities have different digests.
+// Digest returns a digest of the identity and further strings. Different identities have different digests.
 func (id Identity) Digest(further ...string) decision.Key {
 	d := digest{Hash: sha256.New()}
 	d.strings(id.User, id.UID, id.Hub.Username, id.Hub.UID)

@@ -94,12 +94,12 @@ func protocolToken(h http.Header) (string, error) {
 	return string(token), nil
 }
 
-// ErrEnded is returned when the session of a token has been ended by its user or an administrator, or because one of
-// its tokens was stolen. Unlike the expiry of a token, this also ends requests in progress.
+// ErrEnded is returned when the session of a token has been revoked: by its user, by an administrator, or because one
+// of its tokens was stolen. Unlike the expiry of a token, a revocation also ends requests in progress.
 var ErrEnded = errors.New("the session of the token was revoked")
 
 // Expired reports whether a request's token has expired according to its own claims. The claims are reliable only if
-// the token was accepted before. A token without an expiry has not expired.
+// the token has been accepted before. A token without an expiry has not expired.
 func Expired(r *http.Request, now time.Time) bool {
 	token, err := Token(r)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Lookup returns the names of the objects that are affected by a change to an object. For an update, it is called with
-// the object before and after the change.
+// Lookup returns the names of the objects that are affected by a change to an object. For an update, it is called once
+// with the old object and once with the new object.
 type Lookup func(ctx context.Context, reader client.Reader, object client.Object) ([]types.NamespacedName, error)
 
 // Enqueue returns a handler that enqueues the objects that are affected by a change.
@@ -39,9 +39,8 @@ func Enqueue(reader client.Reader, lookup Lookup) handler.EventHandler {
 	})
 }
 
-// Changed passes events that affect other objects. These are changes to specs and labels, and deletions, but not
-// changes to a status. If an object was deleted and created again while the watch was interrupted, the event is an
-// update.
+// Changed passes events that can affect other objects, and ignores changes to a status. If an object is deleted and
+// created again while the watch is interrupted, the event is an update with a different UID, which is also passed.
 var Changed = predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
 })
@@ -51,7 +50,7 @@ func Self(_ context.Context, _ client.Reader, object client.Object) ([]types.Nam
 	return names([]client.Object{object}), nil
 }
 
-// ClusterTo returns the objects of a kind that target a Cluster. Instantiated for a kind, it is a Lookup.
+// ClusterTo returns the objects of a kind that target a Cluster. For each kind T, ClusterTo[T] is a Lookup.
 func ClusterTo[T targeted](
 	ctx context.Context, reader client.Reader, cluster client.Object,
 ) ([]types.NamespacedName, error) {
@@ -83,7 +82,7 @@ func ChannelToPlans(ctx context.Context, reader client.Reader, url string) ([]ty
 	return plans(ctx, reader, "", func(spec *v1.PlanSpec) bool { return spec.Channel == url })
 }
 
-// plans returns the Plans in a workspace whose spec matches. An empty workspace means all workspaces.
+// plans returns the Plans in a workspace whose specs match. An empty workspace means all workspaces.
 func plans(
 	ctx context.Context, reader client.Reader, workspace string, matches func(*v1.PlanSpec) bool,
 ) ([]types.NamespacedName, error) {
@@ -132,8 +131,8 @@ func ProjectToProjectBindings(
 	return names(bindings), err
 }
 
-// RoleTo returns the bindings of a kind that name a role template or a template that inherits it. Instantiated for a
-// kind, it is a Lookup.
+// RoleTo returns the bindings of a kind that name a role template or a template that inherits it. For each kind B,
+// RoleTo[B] is a Lookup.
 func RoleTo[B v1.Binding](
 	ctx context.Context, reader client.Reader, role client.Object,
 ) ([]types.NamespacedName, error) {
@@ -164,7 +163,7 @@ func BindingToRoles(_ context.Context, _ client.Reader, binding client.Object) (
 	return nil, nil
 }
 
-// ClusterToRoles returns the role templates that are used for a Cluster.
+// ClusterToRoles returns the role templates that bindings for a Cluster refer to.
 func ClusterToRoles(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
 	bindings, err := targeting[*v1.ClusterRoleTemplateBinding](ctx, reader, cluster)
 	if err != nil {
@@ -178,7 +177,7 @@ func ClusterToRoles(ctx context.Context, reader client.Reader, cluster client.Ob
 	return append(roles(bindings), ofProjects...), err
 }
 
-// ProjectToRoles returns the role templates that are used for a Project.
+// ProjectToRoles returns the role templates that bindings for a Project refer to.
 func ProjectToRoles(ctx context.Context, reader client.Reader, project client.Object) ([]types.NamespacedName, error) {
 	bindings, err := ProjectBindingsOf(ctx, reader, client.ObjectKeyFromObject(project))
 	return roles(bindings), err
@@ -206,7 +205,7 @@ func SecretToProjects(_ context.Context, _ client.Reader, secret client.Object) 
 	return []types.NamespacedName{{Namespace: secret.GetNamespace(), Name: project}}, nil
 }
 
-// then looks up the objects that are affected by a change, and the objects that these objects affect in turn.
+// then looks up the objects that a change affects directly, and returns the objects that they affect in turn.
 func then(
 	ctx context.Context, reader client.Reader, object client.Object,
 	first Lookup, next func(types.NamespacedName) ([]types.NamespacedName, error),
@@ -226,7 +225,6 @@ func then(
 	return found, nil
 }
 
-// names returns the names of objects.
 func names[T client.Object](objects []T) []types.NamespacedName {
 	found := make([]types.NamespacedName, len(objects))
 	for i, object := range objects {
@@ -235,7 +233,6 @@ func names[T client.Object](objects []T) []types.NamespacedName {
 	return found
 }
 
-// roles returns the names of the role templates that bindings refer to.
 func roles[B v1.Binding](bindings []B) []types.NamespacedName {
 	found := make([]types.NamespacedName, len(bindings))
 	for i, binding := range bindings {

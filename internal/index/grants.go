@@ -40,7 +40,7 @@ func (p Principals) subjects() []v1.Subject {
 	return subjects
 }
 
-// Grants finds the bindings of users to Clusters. It may be used concurrently.
+// Grants finds the bindings that give users access to Clusters. It may be used concurrently.
 //
 // Every request to a member looks up the user and each of their groups, so Grants uses the indexes of the informers.
 // Listing the objects in a cache would take as long as everything else that the hub does for a small request.
@@ -109,8 +109,8 @@ func (g *Grants) Bound(
 	return false, nil
 }
 
-// Workspaces returns the workspaces that have bindings for any of the principals, together with the principals that
-// have bindings there, including expired ones. It examines every binding on the hub.
+// Workspaces returns the workspaces in which at least one of the principals has a binding, together with those
+// principals. Expired bindings count. Workspaces examines every binding on the hub.
 func (g *Grants) Workspaces(principals Principals) (map[string]Principals, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced
@@ -139,7 +139,7 @@ func (g *Grants) Workspaces(principals Principals) (map[string]Principals, error
 func (g *Grants) boundBy(
 	ctx context.Context, bindings toolscache.SharedIndexInformer, key string, cluster *lazyCluster, now time.Time,
 ) (bool, error) {
-	objects, err := bindings.GetIndexer().ByIndex(bySubject, key) // the objects belong to the cache
+	objects, err := bindings.GetIndexer().ByIndex(bySubject, key) // the cache shares the objects
 	if err != nil {
 		return false, fmt.Errorf("look up bindings by %s: %w", bySubject, err)
 	}
@@ -180,9 +180,9 @@ func (g *Grants) target(ctx context.Context, b v1.Binding) (*v1.ClusterTarget, e
 	return nil, nil
 }
 
-// Named returns the groups that a binding names in any workspace, without duplicates. If a token cannot hold all
-// groups, it contains the first ones. For this reason, the groups are ordered round-robin by workspace, so that a
-// workspace whose bindings name many groups cannot crowd out other workspaces.
+// Named returns the given groups that bindings in any workspace name, without duplicates. A token that cannot hold all
+// groups contains the first ones. For this reason, the groups of different workspaces alternate, so that a workspace
+// whose bindings name many groups cannot crowd out other workspaces.
 func (g *Grants) Named(groups []string) ([]string, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced
@@ -200,7 +200,7 @@ func (g *Grants) Named(groups []string) ([]string, error) {
 	return inTurn(named), nil
 }
 
-// naming returns the workspaces that have bindings that name a group, without duplicates.
+// naming returns the workspaces in which a binding names a group, without duplicates.
 func (g *Grants) naming(group string) ([]string, error) {
 	var workspaces []string
 	for _, index := range []toolscache.SharedIndexInformer{g.clusters, g.projects} {
@@ -217,8 +217,8 @@ func (g *Grants) naming(group string) ([]string, error) {
 	return slices.Compact(workspaces), nil
 }
 
-// inTurn returns the groups of all workspaces without duplicates. The order is the first group of each workspace, then
-// the second group of each, and so on.
+// inTurn returns the groups of all workspaces without duplicates. The first group of each workspace comes first,
+// followed by the second group of each workspace, and so on.
 func inTurn(named map[string][]string) []string {
 	var all []string
 	taken := map[string]bool{}
@@ -235,8 +235,8 @@ func inTurn(named map[string][]string) []string {
 	return all
 }
 
-// Disabled reports whether any of the principals has been disabled by a User. The reader must be a cache with the
-// indexes that Users adds.
+// Disabled reports whether a User disables the given principal. The reader must be a cache with the index that Users
+// adds.
 func Disabled(ctx context.Context, reader client.Reader, principal string) (bool, error) {
 	var users v1.UserList
 	if err := reader.List(ctx, &users, client.MatchingFields{byPrincipal: principal},
@@ -246,20 +246,20 @@ func Disabled(ctx context.Context, reader client.Reader, principal string) (bool
 	return slices.ContainsFunc(users.Items, func(u v1.User) bool { return u.Spec.Disabled }), nil
 }
 
-// subjectKey returns the value of bySubject for the bindings of a subject in a workspace.
+// subjectKey returns the key in the index bySubject for a subject's bindings in a workspace.
 func subjectKey(workspace string, s v1.Subject) string {
 	return workspace + "/" + string(s.Kind) + "/" + s.Name
 }
 
-// Expired reports whether a binding with this expiry has expired.
+// Expired reports whether a binding that ends at the given time has expired. A binding without an end never expires.
 func Expired(end *metav1.Time, now time.Time) bool { return end != nil && !now.Before(end.Time) }
 
-// lazyCluster is a Cluster that is read only when its labels matter.
+// lazyCluster is a Cluster that is not read until its labels are needed.
 type lazyCluster struct {
 	reader  client.Reader
 	name    types.NamespacedName
 	read    bool
-	cluster *v1.Cluster // nil if it does not exist
+	cluster *v1.Cluster // nil if the Cluster does not exist
 }
 
 func (c *lazyCluster) selectedBy(ctx context.Context, t v1.ClusterTarget) (bool, error) {

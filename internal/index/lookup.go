@@ -17,7 +17,6 @@ import (
 	"github.com/drover-dev/drover/internal/kinds"
 )
 
-// targeted is an object that targets members.
 type targeted interface {
 	client.Object
 	v1.Targeted
@@ -88,7 +87,7 @@ func Inheritors(templates []v1.RoleTemplate, name string) []string {
 	return heirs
 }
 
-// lookUp returns the objects of a kind that have a value in an index. An empty namespace means all namespaces.
+// lookUp returns the objects of a kind that have the given value in an index. An empty namespace means all namespaces.
 func lookUp[T client.Object](
 	ctx context.Context, reader client.Reader, namespace, index, value string,
 ) ([]T, error) {

@@ -15,7 +15,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Problem is the reason why an object targets no member, or none of the members that it refers to.
+// Problem is the reason why the members that an object targets cannot be determined.
 type Problem struct {
 	// Reason is the reason of the Ready condition.
 	Reason string

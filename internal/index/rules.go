@@ -13,18 +13,18 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// maxRules is the maximum size, in bytes, up to which a Role's rules are kept in memory.
+// maxRules is the size, in bytes, up to which a Role's rules are kept in memory.
 const maxRules = 4 << 10
 
 // outlined is the API group of a rule that represents other rules.
 const outlined = "outline.cluster.drover.dev"
 
-// outlineKey is the key with which the digests are made. Because the key is secret, no user can write a valid digest
-// into a Role.
+// outlineKey is the HMAC key for the digests of rules. Because the key is secret, no user can write a valid digest into
+// a Role.
 var outlineKey = []byte(rand.Text())
 
-// OutlineRules returns the part of a Role's rules that is kept in memory: all rules, or a single rule with a digest if
-// they are long. Calling it again changes nothing.
+// OutlineRules returns a Role's rules in the form in which they are kept in memory. It replaces long rules with a
+// single rule that contains their digest. Rules that have already been replaced are returned unchanged.
 func OutlineRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	if len(rules) == 1 && len(rules[0].APIGroups) == 1 && rules[0].APIGroups[0] == outlined {
 		rules = []rbacv1.PolicyRule{{APIGroups: []string{outlined}, ResourceNames: rules[0].ResourceNames}}

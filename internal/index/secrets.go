@@ -19,9 +19,9 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// MaxSecretData is the maximum size of a Secret's data, in bytes, for the Secret to be copied into members. It is a
-// quarter of the size that an API server accepts, because users who can create Secrets in a workspace must not be able
-// to fill the manager's memory.
+// MaxSecretData is the maximum size, in bytes, of the data of a Secret that is copied into members. It is a quarter of
+// the size that an API server accepts, because users who can create Secrets in a workspace must not be able to fill the
+// manager's memory.
 const MaxSecretData = 256 << 10
 
 // maxRemembered is the maximum total size of the Secrets' content that is kept between uses, in bytes.
@@ -32,7 +32,7 @@ const maxRemembered = 16 << 20
 const keySize = "size"
 
 // SecretOutline is a cache transform. It keeps the fields of a Secret that decisions depend on, and the size of its
-// data. Calling it again changes nothing.
+// data. A Secret that has already been reduced is returned unchanged.
 func SecretOutline(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok || secret.StringData[keySize] != "" {
@@ -60,7 +60,8 @@ func SecretOutline(object any) (any, error) {
 // it copied, and the label that prevents copies.
 func choosing() []string { return []string{v1.LabelProject, v1.LabelPlansUse, v1.LabelSecretKind} }
 
-// sameChoice reports whether the labels that determine copying have the same values in two versions of a Secret.
+// sameChoice reports whether two objects are versions of the same Secret that have the same values for the labels that
+// determine copying.
 func sameChoice(outline, secret *corev1.Secret) bool {
 	return secret.UID == outline.UID && !slices.ContainsFunc(choosing(), func(key string) bool {
 		return secret.Labels[key] != outline.Labels[key]
@@ -105,8 +106,8 @@ type SecretReader struct {
 	held     int // total size of the kept content, in bytes
 }
 
-// Get implements client.Reader. It does not find a Secret that is not in the cache, because such a Secret does not have
-// the label.
+// Get implements client.Reader. It returns a NotFound error for a Secret that is not in the cache, because users have
+// not labeled such a Secret.
 func (r *SecretReader) Get(
 	ctx context.Context, name types.NamespacedName, object client.Object, options ...client.GetOption,
 ) error {
@@ -130,8 +131,8 @@ func (r *SecretReader) Get(
 	if err := r.Live.Get(ctx, name, secret, options...); err != nil {
 		return err
 	}
-	// The Secret has been replaced or has lost its label since it was cached. The event for this change will arrive
-	// soon.
+	// The Secret has been replaced, or its labels have changed, since it was cached. The event for this change will
+	// arrive soon.
 	if !sameChoice(outline, secret) {
 		r.forget(name)
 		return apierrors.NewNotFound(corev1.Resource("secrets"), name.Name)
@@ -157,7 +158,7 @@ func (r *SecretReader) remember(name types.NamespacedName, secret *corev1.Secret
 	r.forget(name)
 	secret.ManagedFields = nil
 	except, listed := secret.Annotations[v1.AnnotationExceptNamespaces]
-	if secret.Annotations = nil; listed { // annotations other than these may contain a copy of the data
+	if secret.Annotations = nil; listed { // other annotations may contain a copy of the data
 		secret.Annotations = map[string]string{v1.AnnotationExceptNamespaces: except}
 	}
 	kept := secret.DeepCopy()

@@ -3,10 +3,11 @@
 
 // Package kinds contains the registry of the kinds in api/v1.
 //
-// It defines which kinds users may watch, which metadata caches keep, and which sets are delivered to members.
+// The registry defines which kinds users may watch, which metadata caches keep, and which sets are delivered to
+// members.
 //
 // The caches (config), the indexes (index), the stream of changes (portal/subscribe), the web page, and the delivery
-// store read it.
+// store read the registry.
 package kinds
 
 import (
@@ -34,12 +35,12 @@ type Kind struct {
 	Name, Resource string
 	Object         client.Object
 	List           client.ObjectList
-	// ClusterScoped is true if objects have no namespace. The web page does not show them.
+	// ClusterScoped is true if objects have no namespace. The web page does not show cluster-scoped objects.
 	ClusterScoped bool
 	// Metadata defines which metadata the caches keep. If it is nil, the caches keep only the annotations that are read
 	// for every kind.
 	Metadata *untrusted.Metadata
-	// Sets are the sets that an object has in each of its members.
+	// Sets lists the sets that an object of this kind can have in a member.
 	Sets []Set
 }
 
@@ -47,13 +48,13 @@ type Kind struct {
 type Set struct {
 	// Kind is the first part of a set's ID.
 	Kind string
-	// Restored defines how a hub that was restored from a backup treats such a set until an administrator has confirmed
-	// the hub's changes.
+	// Restored defines how a hub that was restored from a backup treats sets of this kind until an administrator has
+	// confirmed the hub's changes.
 	Restored checkpoint.Rule
 }
 
-// All returns all kinds in the order in which a stream of changes sends them. A kind that is delivered to members needs
-// one entry here. docs/contributing.md lists the other places.
+// All returns all kinds in the order in which a stream of changes sends them. A new kind needs an entry here, and
+// changes in the other places that docs/contributing.md lists.
 func All() []Kind {
 	withdrawn := checkpoint.Rule{CountsAsWithdrawn: true}
 	return []Kind{
@@ -61,7 +62,7 @@ func All() []Kind {
 			Name: "Cluster", Resource: "clusters", Object: &v1.Cluster{}, List: &v1.ClusterList{},
 			Sets: []Set{
 				{set.Guards, checkpoint.Rule{CountsAsWithdrawn: true, OfMember: true}},
-				// After a restore, such a set may contain keys and sessions that were revoked after the backup.
+				// After a restore, a Direct set may contain keys and sessions that have been revoked since the backup.
 				{set.Direct, checkpoint.Rule{CountsAsWithdrawn: true, RevokedAtOnce: true}},
 			},
 		},
@@ -104,7 +105,6 @@ func All() []Kind {
 	}
 }
 
-// byType maps the Go types of objects to their kinds.
 var byType = sync.OnceValue(func() map[reflect.Type]Kind {
 	found := map[reflect.Type]Kind{}
 	for _, kind := range All() {
@@ -113,8 +113,8 @@ var byType = sync.OnceValue(func() map[reflect.Type]Kind {
 	return found
 })
 
-// Of returns the kind of an object if it is a kind in api/v1. The Object and List of the result are shared and must not
-// be changed.
+// Of returns the kind of an object if the object belongs to api/v1. The Object and List of the result are shared and
+// must not be changed.
 func Of(object any) (kind Kind, known bool) {
 	kind, known = byType()[reflect.TypeOf(object)]
 	return kind, known

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// BacklogBounds limits the memory of a replica for responses that users do not read.
+// BacklogBounds limits the memory that a replica uses for responses that users do not read.
 type BacklogBounds struct {
 	// Member limits the bytes of responses from one member. All limits the bytes of responses from all members. Zero means
 	// no limit.
@@ -19,16 +19,15 @@ type BacklogBounds struct {
 	Grace time.Duration
 }
 
-// Backlog counts the bytes of responses that are waiting for their users. A response that waits for the member occupies
-// no memory. A response that waits for its user occupies at most one window. Therefore a window is counted only while a
-// write is in progress. The count is never too low, and watches without events do not count, no matter how many there
-// are. NewBacklog returns a Backlog.
+// Backlog counts the bytes of responses that are waiting for users to read them. A response occupies memory only while
+// its user is not reading, and then at most one window. Therefore a window is counted for each write in progress. The
+// count is never too low, and any number of watches without events counts as zero. NewBacklog returns a Backlog.
 type Backlog struct {
 	bounds BacklogBounds
 	cut    func(Scope)
 
 	mu         sync.Mutex // guards the fields below, and all flows
-	held       int64      // windows of all writes in progress
+	held       int64      // total size of the windows of all writes in progress
 	members    map[string]*held
 	workspaces map[string]*held
 	writes     *list.List // *Flow values with a write in progress, with the oldest first
@@ -55,7 +54,7 @@ type Flow struct {
 
 // Origin is the member that a response comes from.
 type Origin struct {
-	// Workspace is the member's workspace. The clusters in a workspace belong together.
+	// Workspace is the member's workspace.
 	Workspace string
 	// Member is the name of the member. It is unique across all workspaces.
 	Member string
@@ -147,7 +146,7 @@ func (f *Flow) Cut() Scope {
 	return f.cutFor
 }
 
-// Held returns an upper limit for the bytes that are held.
+// Held returns an upper bound for the number of bytes that unread responses occupy.
 func (b *Backlog) Held() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -186,9 +185,10 @@ func (b *Backlog) judge() []*Flow {
 	}
 }
 
-// victim returns the oldest write above a limit. If a member exceeds its own limit, this is a write from that member.
-// If all members together exceed their limit, it is a write from the workspace that holds the most, so that a user who
-// stalls many responses loses those first. If the write is too recent to be cut, later is the time until it can be cut.
+// victim returns the oldest write that must be ended because of a limit. If a member exceeds its own limit, the victim
+// is a write from that member. If all members together exceed their limit, the victim is a write from the workspace
+// that holds the most bytes, so that a user who stalls many responses is the first to lose responses. If the write is
+// too recent to be cut, later is the time until it can be cut.
 func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.Duration) {
 	var fullest *held
 	if exceeds(b.held, b.bounds.All) {
@@ -231,7 +231,7 @@ func (b *Backlog) look() {
 	b.end(victims)
 }
 
-// end cuts flows. The lock is not held, because ending a write may take some time.
+// end cuts flows. The caller must not hold the lock, because ending a write may take some time.
 func (b *Backlog) end(victims []*Flow) {
 	for _, f := range victims {
 		if b.cut != nil {

@@ -5,7 +5,7 @@
 //
 // A Gate hands out seats. A request waits if there is no free seat. The requests of one user are served in order, and
 // the users take turns. A user with ten thousand requests waits behind their own requests, and any other user waits
-// behind at most one of them. A Backlog limits the memory that the hub uses for users who do not read.
+// behind at most one of them. A Backlog limits the memory that the hub uses for users who do not read their responses.
 package limit
 
 import (
@@ -19,7 +19,7 @@ import (
 
 // Bounds are the limits of a Gate. For seats, zero means no limit. For the queue, zero means that no request can wait.
 type Bounds struct {
-	// User, Member and All limit the seats that are taken at the same time, by one user, in one member, and in total.
+	// User, Member and All limit the seats that are taken at the same time, by one user, for one member, and in total.
 	User, Member, All int
 	// Queue and QueueUser limit how many requests may wait at the same time, in total and from one user.
 	Queue, QueueUser int
@@ -27,8 +27,8 @@ type Bounds struct {
 	Wait time.Duration
 }
 
-// Requester identifies the user and the member of a request for a seat. Requests
-// with an empty field are limited only by All.
+// Requester identifies the user and the member of a request for a seat. The limit for users does not apply to requests
+// without a user, and the limit for members does not apply to requests without a member.
 type Requester struct {
 	// User is the name of a user, or another name that gets a fair share, such as an address.
 	User string
@@ -39,15 +39,14 @@ type Requester struct {
 // Scope is the limit that was reached.
 type Scope string
 
-// Scopes.
+// Limits that can be reached.
 const (
 	ScopeUser   Scope = "user"
 	ScopeMember Scope = "member"
 	ScopeAll    Scope = "all"
 )
 
-// FullError is returned when no seat became free. It is the only error of Gate.Enter, apart from the errors of
-// contexts.
+// FullError is returned when no seat became free. It is the only error of Gate.Enter, apart from context errors.
 type FullError struct {
 	// Scope is the limit that was reached.
 	Scope Scope
@@ -55,7 +54,7 @@ type FullError struct {
 	Waited time.Duration
 }
 
-// Error names the exhausted limit.
+// Error returns a message that names the limit.
 func (e *FullError) Error() string {
 	if e.Waited > 0 {
 		return fmt.Sprintf("no room for one more (bound of: %s) within %s", e.Scope, e.Waited)
@@ -66,7 +65,7 @@ func (e *FullError) Error() string {
 // Observer holds functions that a Gate calls for metrics. Each of them may be nil. They are called from several
 // goroutines concurrently and must not block.
 type Observer struct {
-	// Queued receives how long a request has waited, whether or not it got a seat.
+	// Queued is called with the time that a request has waited, whether or not it got a seat.
 	Queued func(d time.Duration)
 	// Refused is called each time a request gets no seat, with the limit that was reached.
 	Refused func(Scope)
@@ -80,8 +79,8 @@ type Gate struct {
 	mu      sync.Mutex // guards the fields below, and all shares
 	open    int        // number of seats taken
 	waiting int
-	users   map[string]*share // by name, users with seats or waiters
-	members map[string]*share // by name, members with seats or waiters
+	users   map[string]*share // users with seats or waiters, by name
+	members map[string]*share // members with seats or waiters, by name
 	turns   []*share          // users with waiters; the next user is first
 }
 
@@ -90,7 +89,7 @@ type share struct {
 	name  string
 	open  int       // number of seats taken
 	queue []*waiter // for a user: the waiters, oldest first
-	uses  int       // number of seats and waiters; at 0 the share is forgotten
+	uses  int       // number of seats and waiters; at 0, the share is removed
 }
 
 // waiter is a request that waits for a seat. A released seat is immediately assigned to a waiter, so no seat is free
@@ -98,11 +97,11 @@ type share struct {
 type waiter struct {
 	user, member *share
 	begun        time.Time
-	called       chan struct{} // closed when the waiter has received a seat or has to leave
-	seat         *Seat         // nil if the waiter has to leave
+	called       chan struct{} // closed when the waiter has received a seat or has been dropped
+	seat         *Seat         // nil if the waiter has been dropped
 }
 
-// Seat is the right to use the hub. It must be released.
+// Seat is the right to use the hub for one request. It must be released.
 type Seat struct {
 	gate         *Gate
 	user, member *share
@@ -152,7 +151,7 @@ func use(shares map[string]*share, name string) *share {
 	return s
 }
 
-// forget removes one use of both shares, and drops a share that has no more uses.
+// forget removes one use from each of the two shares, and drops a share that has no more uses.
 func (g *Gate) forget(user, member *share) {
 	if user.uses--; user.uses == 0 {
 		delete(g.users, user.name)
@@ -162,7 +161,7 @@ func (g *Gate) forget(user, member *share) {
 	}
 }
 
-// full returns the limit that prevents one more seat, or "" if none does.
+// full returns the limit that prevents another seat from being taken, or "" if there is none.
 func (g *Gate) full(user, member *share) Scope {
 	switch {
 	case user.name != "" && reached(user.open, g.bounds.User):
@@ -184,7 +183,8 @@ func (g *Gate) seat(user, member *share) *Seat {
 	return &Seat{gate: g, user: user, member: member}
 }
 
-// Release returns the seat. If there is a waiter, it gets the seat. Release may be called more than once.
+// Release returns the seat to the gate. If a request is waiting for a seat, it may get this one. Release may be called
+// more than once.
 func (s *Seat) Release() {
 	if s == nil || s.released.Swap(true) {
 		return
@@ -247,7 +247,8 @@ func (g *Gate) enqueue(user, member *share) (*waiter, bool) {
 	return w, true
 }
 
-// dequeue removes the nth waiter of its user. The waiter's uses pass to its seat, or must be forgotten.
+// dequeue removes the nth waiter of a user. The caller must then either give the waiter a seat or call forget for its
+// shares.
 func (g *Gate) dequeue(w *waiter, n int) {
 	w.user.queue = slices.Delete(w.user.queue, n, n+1)
 	g.waiting--
@@ -258,7 +259,6 @@ func (g *Gate) dequeue(w *waiter, n int) {
 	}
 }
 
-// wait waits for a seat.
 func (g *Gate) wait(ctx context.Context, w *waiter) (*Seat, error) {
 	timer := time.NewTimer(g.bounds.Wait)
 	defer timer.Stop()
@@ -291,7 +291,7 @@ func (g *Gate) leave(w *waiter) (*Seat, Scope) {
 	defer g.mu.Unlock()
 	select {
 	case <-w.called:
-		return w.seat, ScopeUser // it has no seat, because it was dropped for a user with fewer waiters
+		return w.seat, ScopeUser // the seat is nil if the waiter was dropped in favor of a user with fewer waiters
 	default:
 	}
 	full := g.full(w.user, w.member)

@@ -12,7 +12,7 @@ import (
 type Settings struct {
 	// Short limits requests that end with their response.
 	Short Bounds
-	// Long limits requests that are meant to last. Such requests never wait.
+	// Long limits requests that are meant to last. Such requests never wait for a seat.
 	Long Bounds
 	// Backlog limits the memory that is held for users who do not read their responses.
 	Backlog BacklogBounds
@@ -27,7 +27,7 @@ func Defaults() Settings {
 	}
 }
 
-// Observers of a Limiter.
+// Observers contains the observers of a Limiter.
 type Observers struct {
 	Short, Long Observer
 	// Cut is called each time a request has been cut because of the backlog.
@@ -55,7 +55,7 @@ func (l *Limiter) Enter(ctx context.Context, who Requester, long bool) (*Seat, e
 	return l.short.Enter(ctx, who)
 }
 
-// Load returns how many short and long requests are in progress, and how many short requests wait.
+// Load returns how many short and long requests are in progress, and how many short requests are waiting.
 func (l *Limiter) Load() (short, long, waiting int) {
 	short, waiting = l.short.Load()
 	long, _ = l.long.Load()

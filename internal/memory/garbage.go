@@ -10,26 +10,26 @@ import (
 	"sync"
 )
 
-// leastHeap is the smallest heap size that the runtime assumes, in bytes. The runtime does not collect garbage until
-// there is GOGC percent of this size.
+// leastHeap is the smallest heap size that the runtime assumes, in bytes. The runtime collects garbage only when there
+// is at least GOGC percent of this size.
 const leastHeap = 4 << 20
 
-// leastObject is an object size, in bytes, for which the allocator uses a separate block. In a shared block, other
-// objects would keep the object alive.
+// leastObject is the minimum size, in bytes, of an object that the allocator places in a block of its own. In a shared
+// block, other objects would keep the object alive.
 const leastObject = 16
 
-// collector determines, after each garbage collection, when the next one happens. The next collection happens when GOGC
-// requires it, or later.
+// collector determines, after each garbage collection, when the next collection starts. It never starts earlier than
+// GOGC specifies.
 type collector struct {
 	configured int    // the value of GOGC
-	garbage    uint64 // garbage that may always exist before it is collected, in bytes
+	garbage    uint64 // amount of garbage that is always tolerated, in bytes
 
 	mu      sync.Mutex // guards the fields below
 	present int
-	peak    uint64 // the largest size that has been allowed since memory was last returned, in bytes
+	peak    uint64 // largest heap size that was allowed since memory was last returned to the system, in bytes
 }
 
-// startCollector starts to control when garbage is collected. It does nothing if GOGC is off.
+// startCollector returns a collector that adjusts GOGC after each collection. It adjusts nothing if GOGC is off.
 func startCollector(garbage uint64) *collector {
 	configured := debug.SetGCPercent(100) // there is no other way to find out whether GOGC is off
 	debug.SetGCPercent(configured)
@@ -40,7 +40,7 @@ func startCollector(garbage uint64) *collector {
 	return c
 }
 
-// adjust runs after each collection.
+// adjust sets the percentage for the next collection. It runs after each collection.
 func (c *collector) adjust(struct{}) {
 	held := gauge("/gc/heap/live:bytes") + gauge("/gc/scan/stack:bytes") + gauge("/gc/scan/globals:bytes")
 	c.mu.Lock()
@@ -60,14 +60,13 @@ func (c *collector) percentLocked(held uint64) int {
 	return max(c.configured, int(100*float64(c.peak-held)/float64(held)))
 }
 
-// returned is called before memory is returned. It resets the allowed size to the initial size.
+// returned is called before memory is returned to the system. It resets the allowed heap size to the initial value.
 func (c *collector) returned() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.peak = 0
 }
 
-// gauge returns the value of one of the runtime metrics.
 func gauge(name string) uint64 {
 	sample := []metrics.Sample{{Name: name}}
 	metrics.Read(sample)

@@ -14,7 +14,7 @@ import (
 // interval is the interval at which the allocations of the process are checked.
 const interval = 5 * time.Second
 
-// A process is calm if, per interval, it allocates less than calmBytes or less than 1/share of the memory that it
+// A process is calm if, during an interval, it allocates less than calmBytes or less than 1/share of the memory that it
 // holds. Returning memory is worthwhile once worthBytes, or 1/share of the held memory, has been allocated since memory
 // was last returned, because the cost of a collection is proportional to the held memory.
 const (
@@ -24,15 +24,15 @@ const (
 )
 
 // ReturnWhenCalm returns memory to the system whenever the process becomes calm after a burst of work, until ctx ends.
-// Without it, the runtime would keep the memory that was used during a burst. The runtime collects garbage when the
-// heap has grown by GOGC percent, or after two minutes, and an idle heap hardly grows.
+// Without it, the process would keep the memory that was used during the burst, because the runtime collects garbage
+// only when the heap has grown by GOGC percent, or after two minutes. An idle heap hardly grows.
 func ReturnWhenCalm(ctx context.Context) { returnWhenCalm(ctx, func() {}) }
 
-// Manage does the same, and also lets the process use more memory until it is returned. Garbage may grow to the given
-// number of bytes before it is collected, even if GOGC allows less, and the heap may grow to the largest size that was
-// allowed before. This matters because a collection scans every object and stack, even if there is little garbage. In a
-// small process, collections take a tenth of the CPU time of a request. A process that has lost half of its members at
-// once would collect even more often while the members reconnect.
+// Manage does the same as ReturnWhenCalm, and also lets the process use more memory until it is returned. Garbage may
+// grow to the given number of bytes before it is collected, even if GOGC allows less, and the heap may grow to the
+// largest size that was allowed before. This matters because a collection scans every object and stack, even if there
+// is little garbage. In a small process, collections take a tenth of the CPU time of a request. A process that has lost
+// half of its members at once would collect even more often while the members reconnect.
 func Manage(ctx context.Context, garbage uint64) {
 	returnWhenCalm(ctx, startCollector(garbage).returned)
 }
@@ -55,8 +55,8 @@ func returnWhenCalm(ctx context.Context, returning func()) {
 
 // heap records how much memory the process has allocated since its start, in bytes.
 type heap struct {
-	seen     uint64 // at the last check
-	returned uint64 // when memory was last returned
+	seen     uint64 // value at the last check
+	returned uint64 // value when memory was last returned
 }
 
 // calm reports whether memory should be returned: there has been work since memory was last returned, and there is no

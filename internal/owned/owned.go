@@ -45,7 +45,7 @@ func (m Marks) Has(secret *corev1.Secret) bool {
 	return secret.Type == m.Type && (m.Owner == "" || By(secret, m.Owner))
 }
 
-// By reports whether the object with the given UID is one of an object's owners.
+// By reports whether an object has an owner with the given UID.
 func By(object metav1.Object, owner types.UID) bool {
 	for _, ref := range object.GetOwnerReferences() {
 		if owner != "" && ref.UID == owner {
@@ -66,8 +66,8 @@ func ReadSecret(ctx context.Context, reader client.Reader, name types.Namespaced
 	return secret, nil
 }
 
-// WriteSecret creates a Secret if read is nil, and otherwise applies it to the Secret that was read. The error is
-// AlreadyExists or Conflict if the Secret has changed in the meantime.
+// WriteSecret creates a Secret if read is nil, and otherwise applies the configuration to the Secret that was read. The
+// error is AlreadyExists or Conflict if the Secret has changed in the meantime.
 func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, want *corev1ac.SecretApplyConfiguration,
 ) error {
 	if read == nil {
@@ -77,8 +77,8 @@ func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, wa
 	return hub.Apply(ctx, want, FieldOwner, client.ForceOwnership)
 }
 
-// NewSecret returns the Secret that an apply configuration describes. It is used for creating Secrets, because a create
-// costs the API server a fraction of what an apply costs.
+// NewSecret returns the Secret that an apply configuration describes. New Secrets are created and not applied, because
+// a create request costs the API server a fraction of an apply request.
 func NewSecret(want *corev1ac.SecretApplyConfiguration) *corev1.Secret {
 	secret := &corev1.Secret{Type: *want.Type, Data: want.Data}
 	secret.Namespace, secret.Name = *want.Namespace, *want.Name
@@ -91,8 +91,8 @@ func NewSecret(want *corev1ac.SecretApplyConfiguration) *corev1.Secret {
 	return secret
 }
 
-// Part returns the beginning of an apply configuration for an object that was read. It contains the object's identity
-// and version, but no content.
+// Part returns an apply configuration for an object that was read. It contains only the object's identity and version.
+// The caller adds the content.
 func Part(read metav1.Object, kind schema.GroupVersionKind) *unstructured.Unstructured {
 	part := &unstructured.Unstructured{}
 	part.SetGroupVersionKind(kind)
@@ -103,7 +103,7 @@ func Part(read metav1.Object, kind schema.GroupVersionKind) *unstructured.Unstru
 	return part
 }
 
-// Apply applies a configuration that was started with Part. The error is a Conflict if the object was deleted, replaced
+// Apply applies a configuration that was created with Part. The error is a Conflict if the object was deleted, replaced
 // or changed since it was read. The API server's response is stored in part.
 func Apply(ctx context.Context, hub client.Writer, part *unstructured.Unstructured, by client.FieldOwner) error {
 	if part.GetUID() == "" {
@@ -113,7 +113,7 @@ func Apply(ctx context.Context, hub client.Writer, part *unstructured.Unstructur
 }
 
 // SetFinalizer adds or removes a finalizer of an object that was read. The argument change is
-// controllerutil.AddFinalizer or RemoveFinalizer. SetFinalizer does not patch anything else, because the status is
+// controllerutil.AddFinalizer or RemoveFinalizer. SetFinalizer patches only the finalizers, because the status is
 // written elsewhere. It returns no error if the object has been deleted, and a Conflict if the object has changed.
 func SetFinalizer(ctx context.Context, hub client.Writer, read client.Object, finalizer string,
 	change func(client.Object, string) bool) error {

@@ -29,7 +29,7 @@ func newConnections(most int, turnedAway func()) *connections {
 	return &connections{most: most, turnedAway: turnedAway, held: map[string]int{}}
 }
 
-// listener counts the connections that another listener accepts.
+// listener returns a listener that counts and limits the connections that l accepts.
 func (c *connections) listener(l net.Listener) net.Listener { return countingListener{l, c} }
 
 type countingListener struct {
@@ -125,7 +125,8 @@ func heldByAgent(ctx context.Context) {
 	}
 }
 
-// heldByUser counts the connections of an authenticated user toward the limit of that user.
+// heldByUser returns a function that authenticates a request, and counts the request's connection toward the limit of
+// the authenticated user.
 func heldByUser(
 	authenticate func(*http.Request) (identity.Identity, error),
 ) func(*http.Request) (identity.Identity, error) {

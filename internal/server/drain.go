@@ -20,7 +20,7 @@ const (
 	// request, before it closes the port.
 	lastWords = time.Second
 	// keepBeyond is added to the time for which this replica continues to use a tunnel. Agents are told to keep the
-	// tunnel for the sum of both, so that it is always the replica that closes the tunnel.
+	// tunnel for the sum, so that the replica always closes the tunnel first.
 	keepBeyond = 10 * time.Second
 	// refusedFor is the range of Retry-After, in seconds, for agents that connect while this replica is stopping. The
 	// value is random, so that the agents do not all reconnect at the same time.
@@ -34,27 +34,25 @@ type Stop struct {
 	Delay, Sessions time.Duration
 	// Calls counts the requests in progress for users and for other replicas.
 	Calls *request.Group
-	// Others returns how many other replicas there are at the moment. If it is nil or returns 0, agents have nowhere to
-	// move.
+	// Others returns the number of other replicas. If it is nil or returns 0, no agents are moved.
 	Others func() int
-	// Links maintains the links to other replicas until its context ends, and its context ends after everything else
-	// has ended. It may be nil.
+	// Links maintains the links to other replicas until its context ends. The server cancels this context last. Links
+	// may be nil.
 	Links func(context.Context) error
 }
 
-// newStop returns the Stop for a configuration.
 func newStop(d config.Drain) Stop {
 	return Stop{Delay: d.Delay.Duration, Sessions: d.Sessions.Duration, Calls: request.NewGroup()}
 }
 
-// stop lets all work in progress finish. docs/design/0002-replicas-and-moves.md explains the order. closing is called
-// when each user's next request is to go to another replica.
+// stop lets all work in progress finish. docs/design/0002-replicas-and-moves.md explains the order. stop calls closing
+// when users' next requests should go to another replica.
 func (s *Server) stop(server *http.Server, closing func()) {
 	s.telemetry.stop(time.Now())
 	s.Log.Info("stopping", "delay", s.Stop.Delay.String(), "sessions", s.Stop.Sessions.String())
 	pause(s.Stop.Delay / 2)
 	closing()
-	s.Stop.Calls.RenewWatches() // this happens now, while one last request on each connection is still served
+	s.Stop.Calls.RenewWatches() // watches end now, while each connection still serves one last request
 	pause(s.Stop.Delay - s.Stop.Delay/2)
 
 	ctx, cancel := context.WithTimeout(context.Background(), s.Stop.Sessions)
@@ -62,7 +60,7 @@ func (s *Server) stop(server *http.Server, closing func()) {
 	shut := make(chan struct{})
 	go func() {
 		defer close(shut)
-		_ = server.Shutdown(context.Background()) // this returns at the latest when finish closes the server
+		_ = server.Shutdown(context.Background()) // Shutdown returns at the latest when finish closes the server
 	}()
 	s.Stop.Calls.EndWatches()
 	s.moveAgents()
@@ -98,7 +96,7 @@ func (s *Server) cut() {
 	s.Stop.Calls.Cut()
 	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
 	defer cancel()
-	_ = s.Stop.Calls.Wait(ctx) // requests that ignore this end with the process
+	_ = s.Stop.Calls.Wait(ctx) // requests that ignore the abort end with the process
 }
 
 // finish closes the port. Shutdown would wait 5 s for a connection without any request, such as a load balancer's
@@ -107,12 +105,12 @@ func finish(server *http.Server, shut <-chan struct{}) {
 	select {
 	case <-shut:
 	case <-time.After(lastWords):
-		_ = server.Close() // an error would change nothing
+		_ = server.Close() // the port is closed even if Close fails
 		<-shut
 	}
 }
 
-// refuseTunnel sends an agent to another replica.
+// refuseTunnel asks an agent to connect to another replica.
 func refuseTunnel(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", strconv.Itoa(int(wait.Jitter(time.Second, refusedFor)/time.Second)))
 	http.Error(w, "this replica of the hub is stopping: connect again to reach another one", http.StatusServiceUnavailable)

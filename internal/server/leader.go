@@ -25,11 +25,12 @@ import (
 // leaseName is the name of the Lease that replicas use to elect a leader.
 const leaseName = "drover-manager"
 
-// errLeaseLost stops the replica, because another replica is the leader or because the Lease is unavailable.
+// errLeaseLost is returned when another replica has become the leader or the Lease is unavailable. The replica then
+// stops.
 var errLeaseLost = errors.New("the Lease could not be renewed")
 
-// Run runs a replica until ctx ends or a part fails. The manager runs the caches and the controllers of every replica.
-// Run returns when all parts have ended.
+// Run runs a replica until ctx ends or a part fails. It stops the manager, which runs the caches and the controllers,
+// after all parts have ended.
 func Run(ctx context.Context, mgr ctrl.Manager, parts ...func(context.Context) error) error {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -93,7 +94,7 @@ func (l *Leader) Add(r manager.Runnable) error {
 }
 
 // Start makes this replica the leader whenever there is no other leader, until ctx ends. It releases the Lease when all
-// parts have ended. It returns an error if the Lease is lost or has been restored.
+// parts have ended. It returns an error if the Lease is lost or if the hub's etcd was restored.
 func (l *Leader) Start(ctx context.Context) error {
 	if !l.GetCache().WaitForCacheSync(ctx) {
 		return nil // ctx ended before this replica could become the leader
@@ -140,14 +141,15 @@ func (l *Leader) Start(ctx context.Context) error {
 	}
 }
 
-// endIfRestored calls end if the Lease shows that the hub's etcd was restored while this replica was running.
+// endIfRestored makes the Lease client call end when it finds that the hub's etcd was restored while this replica was
+// running.
 func (l *Leader) endIfRestored(end context.CancelCauseFunc) {
 	if l.Checkpoints != nil {
 		l.Checkpoints.Restored = func() { end(checkpoint.ErrRestored) }
 	}
 }
 
-// restored returns ErrRestored if that error ended ctx.
+// restored returns ErrRestored if ctx was ended by that error.
 func restored(ctx context.Context) error {
 	if cause := context.Cause(ctx); errors.Is(cause, checkpoint.ErrRestored) {
 		return cause

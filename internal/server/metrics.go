@@ -28,7 +28,7 @@ type tunnelMetrics struct {
 	hops        *prometheus.CounterVec
 }
 
-// newTunnelMetrics registers the metrics of one hub. Each scrape reads them from members.
+// newTunnelMetrics registers the metrics of the tunnels. The gauges read their values from members on each scrape.
 func newTunnelMetrics(registry prometheus.Registerer, members *members.States) *tunnelMetrics {
 	m := &tunnelMetrics{
 		ended: counters("drover_tunnels_ended_total", "Tunnels that ended, by reason.", "reason"),
@@ -65,7 +65,7 @@ func newTunnelMetrics(registry prometheus.Registerer, members *members.States) *
 	return m
 }
 
-// observe changes a configuration so that tunnels that use it update the metrics.
+// observe returns a configuration for tunnels that update the metrics.
 func (m *tunnelMetrics) observe(cfg tunnel.Config) tunnel.Config {
 	received, sent := m.bytes.WithLabelValues("received"), m.bytes.WithLabelValues("sent")
 	seconds := func(h prometheus.Histogram) func(time.Duration) {
@@ -116,7 +116,6 @@ func (s *Server) Deliveries() delivery.Observer {
 // for a long time remains among them.
 const maxAwaited = 10
 
-// openAudit opens the configured audit log, with its metrics.
 func (t *telemetry) openAudit(cfg config.Audit, logger logr.Logger) (*audit.Log, error) {
 	counter := func(name, help string) func(int) {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})

@@ -40,7 +40,7 @@ func (s *Server) addOperators(ctx context.Context, mgr ctrl.Manager, cfg config.
 	)
 }
 
-// addOperator adds one of these ports. It uses TLS if secured is set.
+// addOperator adds a port for operators to the manager. The port uses TLS if secured is not nil.
 func (s *Server) addOperator(ctx context.Context, mgr ctrl.Manager, name, address string, handler http.Handler,
 	secured *tls.Config) error {
 	if address == config.ListenNowhere {
@@ -63,7 +63,6 @@ func (s *Server) addOperator(ctx context.Context, mgr ctrl.Manager, name, addres
 	}})
 }
 
-// probes serves /healthz and /readyz.
 func (s *Server) probes(ctx context.Context, mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeOK(w) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {

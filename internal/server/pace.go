@@ -18,14 +18,15 @@ import (
 // time, they reconnect within a second, and any client can open connections endlessly. Without a limit, all these
 // handshakes would leave no CPU time for users, open tunnels and the Lease.
 const (
-	agentsPerCore = 200 // per second; together with the work that follows, this takes about half of a core's time
+	agentsPerCore = 200 // per second; the handshakes and the subsequent work take about half of a core's time
 	othersPerCore = 400 // per second; no single user reaches this rate
 	paceBurst     = 50
 
-	// A client that would have to wait longer is refused before any work is done for it, and has to try again. An agent
-	// waits for at least 4 s before it tries again (agent/link). If 10,000 agents lose their connection to the hub for
-	// a minute, 667 connect in the first second, and two cores admit 400. After 12 s, 1,600 are waiting, and admitting
-	// them takes 4 s. If one of these agents were refused instead, it would connect half a minute later.
+	// The maximum time that a client waits. A client that would have to wait longer is refused before any work is done
+	// for it, and has to try again. An agent waits for at least 4 s before it tries again (agent/link). If 10,000
+	// agents lose their connection to the hub for a minute, 667 connect in the first second, and two cores admit 400.
+	// After 12 s, 1,600 agents are waiting, and admitting them takes 4 s. If one of these agents were refused instead,
+	// it would connect half a minute later.
 	agentsPatience = 6 * time.Second
 	othersPatience = 4 * time.Second
 )
@@ -48,7 +49,8 @@ func newPace(refused func()) *handshakePace {
 }
 
 // addressQueue admits a number of handshakes per second. Each handshake takes one of the burst seats and returns the
-// seat after a fixed time, even if it has not finished, because a client that stalls must not hold up others.
+// seat after a fixed time, even if the handshake has not finished, because a client that stalls must not hold up
+// others.
 type addressQueue struct {
 	gate *limit.Gate
 	hold time.Duration
@@ -85,8 +87,8 @@ func (p *handshakePace) configFor(hello *tls.ClientHelloInfo) (*tls.Config, erro
 }
 
 // soundsLikeAgent recognizes agents by the protocols that they offer. An agent offers only HTTP/1.1, because it opens a
-// WebSocket. kubectl and browsers offer HTTP/2 first, and the kubelet's probes offer nothing. A client that imitates
-// the other kind only shares the queue of that kind, so this is not an access control.
+// WebSocket. kubectl and browsers offer HTTP/2 first, and the kubelet's probes offer nothing. This check is not a
+// security measure, because a client that imitates an agent merely waits in the agents' queue.
 func soundsLikeAgent(protocols []string) bool {
 	return slices.Equal(protocols, []string{"http/1.1"})
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// join makes a server one of several replicas, if the configuration provides for other replicas.
+// join connects the server to the other replicas, if other replicas are configured.
 func (s *Server) join(mgr ctrl.Manager, cfg config.Config, hops *limit.Limiter, forwarded func(result string)) {
 	if !cfg.Peers.Enabled() {
 		return
@@ -43,8 +43,8 @@ func (s *Server) join(mgr ctrl.Manager, cfg config.Config, hops *limit.Limiter, 
 }
 
 // hopLimits limits the requests that other replicas forward to this one. These requests have as many seats as the
-// requests of this replica's own users, but the seats are separate. The memory for both kinds of requests is counted
-// together. There are no limits per user, because the replica that received the request has already applied them.
+// requests of this replica's own users, but the seats are separate. The same backlog counts the memory for both kinds
+// of requests. There are no limits per user, because the replica that received the request has already applied them.
 func hopLimits(users *limit.Limiter, s limit.Settings, o limit.Observers) *limit.Limiter {
 	s.Short.User, s.Long.User = 0, 0
 	hops := limit.New(s, o)
@@ -52,7 +52,8 @@ func hopLimits(users *limit.Limiter, s limit.Settings, o limit.Observers) *limit
 	return hops
 }
 
-// refuseReplays makes this replica refuse connect tokens that have already opened a tunnel to another replica.
+// refuseReplays returns a function that makes this replica refuse a connect token that has opened a tunnel to another
+// replica.
 func refuseReplays(r *registration.Server) func(members.Peer) {
 	return func(p members.Peer) {
 		if expires := tokenExpires(p, r.Now()); p.TokenID != "" && expires.After(r.Now()) {
@@ -61,9 +62,9 @@ func refuseReplays(r *registration.Server) func(members.Peer) {
 	}
 }
 
-// tokenExpires returns the time after which the token that opened a tunnel is certain to be refused as too old. The
-// token was accepted before it expired, according to a clock that is off by no more than the allowed skew. An epoch may
-// be ahead of all clocks, and the number of tokens remembered per agent is limited.
+// tokenExpires returns a time at which the token that opened a tunnel has expired for every replica. The clock of the
+// replica that accepted the token is off by no more than the allowed skew. The result has an upper limit, because the
+// tunnel's epoch may be ahead of all clocks, and because only a limited number of tokens is remembered per agent.
 func tokenExpires(p members.Peer, now time.Time) time.Time {
 	const longest = protocol.ConnectTokenTTL + 2*protocol.ClockSkew
 	expires := time.Unix(0, p.Epoch).Add(longest)
@@ -73,5 +74,5 @@ func tokenExpires(p members.Peer, now time.Time) time.Time {
 	return expires
 }
 
-// Synced reports whether the members of other replicas are known, or whether the server has stopped waiting for them.
+// Synced reports whether the members of other replicas are known, or the server has stopped waiting for them.
 func (s *Server) Synced() bool { return s.Peers == nil || s.Peers.Synced() }

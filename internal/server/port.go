@@ -24,16 +24,16 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Limits for the port.
+// Limits for connections to the port.
 const (
 	headerTimeout = 10 * time.Second
 	// exchangeTimeout limits the time for reading a request and writing its response. The proxy lifts this limit for
 	// admitted users, because they may send watch requests.
 	exchangeTimeout = 30 * time.Second
 	idleTimeout     = 2 * time.Minute
-	// streamsPerUser is the maximum number of concurrent requests on one of a user's HTTP/2 connections.
+	// streamsPerUser is the maximum number of concurrent requests on one HTTP/2 connection of a user.
 	streamsPerUser = 250
-	// uploadWindow is the receive window, in bytes, of one of a user's HTTP/2 connections. It allows 5 MB/s with a
+	// uploadWindow is the receive window, in bytes, of one HTTP/2 connection of a user. It allows 5 MB/s with a
 	// round-trip time of 50 ms.
 	uploadWindow = 256 << 10
 )
@@ -42,9 +42,10 @@ const (
 const (
 	// maxHeaderBytes is the size of the largest header that is served.
 	maxHeaderBytes = 64 << 10
-	// maxReadHeaderBytes is the size of the largest header that is read. The response to a header between the two
-	// limits is 431. Above the larger limit, HTTP/1.1 also responds with 431, but HTTP/2 closes the connection, because
-	// net/http stops decoding a header as soon as it is too large and then cannot continue to use the connection.
+	// maxReadHeaderBytes is the size of the largest header that is read. The response to a header between
+	// maxHeaderBytes and this limit has status 431. The response to an even larger header also has status 431 in
+	// HTTP/1.1. In HTTP/2, the connection is closed instead, because net/http stops decoding such a header and then
+	// cannot continue to use the connection.
 	maxReadHeaderBytes = 256 << 10
 )
 
@@ -83,8 +84,8 @@ func (s *Server) port(handler http.Handler) *http.Server {
 			GetCertificate:     s.Trust.GetCertificate,
 			GetConfigForClient: s.pace.configFor,
 		},
-		// This limits the unread request bodies that one connection may hold. The library's default of 1 MiB,
-		// multiplied by the number of connections, is too much.
+		// A receive window limits the unread request bodies that one connection may hold. The library's default of 1
+		// MiB, multiplied by the number of connections, is too much.
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: streamsPerUser, MaxReceiveBufferPerConnection: uploadWindow,
 			MaxReceiveBufferPerStream: uploadWindow,
@@ -93,14 +94,14 @@ func (s *Server) port(handler http.Handler) *http.Server {
 	}
 }
 
-// handler returns the chain of handlers that a request passes. The context closing ends when each user's next request
-// is to go to another replica.
+// handler returns the chain of handlers that a request passes through. The context closing ends when users' next
+// requests should go to another replica.
 func (s *Server) handler(ctx, closing context.Context) http.Handler {
 	users := s.Stop.Calls.Handler(s.telemetry.serve(s.Proxy)) // requests in progress, metrics, tracing, and then the proxy
 	return withinHeader(lastAnswers(closing, byAudience(s.Audiences, s.Audit.Wrap(byPath(users, s.others(ctx, closing))))))
 }
 
-// withinHeader responds with 431 to a request whose header is too large.
+// withinHeader responds with status 431 to a request whose header is too large.
 func withinHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		growStack(len(r.Method))
@@ -183,7 +184,7 @@ func byPath(users, others http.Handler) http.Handler {
 	})
 }
 
-// others serves all paths except the clusters' APIs, for agents, load balancers and the hub's own pages.
+// others serves all paths except the clusters' APIs. Agents, browsers and load balancers use these paths.
 func (s *Server) others(ctx, closing context.Context) http.Handler {
 	mux := http.NewServeMux()
 	s.Registration.Register(mux)
@@ -212,14 +213,13 @@ func (s *Server) readiness(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return errors.New("stopping")
 	}
-	// otherwise users would get errors for members that are connected to other replicas
+	// Otherwise users would get errors for members that are connected to other replicas.
 	if !s.Synced() {
 		return errors.New("other replicas have not reported their members yet")
 	}
 	return errors.Join(s.Trust.Ready(), s.Ready())
 }
 
-// connect turns an agent's request into a tunnel.
 func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 	agent, ok := s.Registration.Authenticate(w, r)
 	if !ok {

@@ -26,7 +26,8 @@ const (
 	kindSession = "session" // exec, attach, port-forward and any other upgrade
 )
 
-// proxyMetrics observes users' requests. It has no labels for users or clusters, because there are thousands of them.
+// proxyMetrics observes users' requests. It has no labels for users or clusters, because there may be thousands of
+// both.
 type proxyMetrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -58,12 +59,10 @@ func newProxyMetrics(registry prometheus.Registerer) *proxyMetrics {
 	return m
 }
 
-// observer returns an observer of the proxy that updates the metrics.
 func (m *proxyMetrics) observer() proxy.Observer {
 	return proxy.Observer{Cut: func(side proxy.Side) { m.stalled.WithLabelValues(string(side)).Inc() }}
 }
 
-// limits returns observers that update the metrics of the limiter.
 func (m *proxyMetrics) limits() limit.Observers {
 	refused := func(kind string) func(limit.Scope) {
 		return func(scope limit.Scope) { m.refused.WithLabelValues(kind, string(scope)).Inc() }
@@ -95,7 +94,6 @@ func (m *proxyMetrics) observe(next http.Handler) http.Handler {
 	})
 }
 
-// labels returns the target and the kind of a request.
 func labels(r *http.Request) (target, kind string) {
 	cluster, path := split(r.URL.Path)
 	target = "member"
@@ -115,7 +113,7 @@ func labels(r *http.Request) (target, kind string) {
 }
 
 // split divides a path on the proxy into the Cluster's "namespace/name" and the path in the Cluster's API. The first
-// part is empty for the hub itself. It does not validate the parts, because the proxy does this.
+// part is empty for the hub itself. It does not validate the parts, because the proxy validates them.
 func split(path string) (cluster, rest string) {
 	path, ok := strings.CutPrefix(path, proxy.PathClusters)
 	if !ok {
@@ -130,8 +128,8 @@ func split(path string) (cluster, rest string) {
 	return path[:end], path[end:]
 }
 
-// code returns a label value for a status code. Members choose their status codes, so all codes that do not exist share
-// one series.
+// code returns a label value for a status code. Members choose their status codes, so all unknown codes share one
+// series.
 func code(status int) string {
 	switch {
 	case status == request.Aborted:

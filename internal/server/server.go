@@ -32,7 +32,7 @@ type Port struct {
 	Listen string
 	// Connections limits the connections to the port.
 	Connections config.Connections
-	// Audiences are the token audiences with which users may select a member instead of using the path.
+	// Audiences are the token audiences that can select a member in place of the path.
 	Audiences identity.Audiences
 }
 
@@ -45,7 +45,7 @@ type Server struct {
 	Tunnel       tunnel.Config
 	// Proxy serves proxy.PathClusters and proxy.PathLocal.
 	Proxy http.Handler
-	// Audit records the requests to the port. Start closes it before it returns.
+	// Audit records the requests to the port. Start closes the log before it returns.
 	Audit *audit.Log
 	// Ready returns nil if this replica can serve, and otherwise the reason why it cannot yet.
 	Ready func() error

@@ -106,27 +106,25 @@ func New(
 		access.Metrics))
 }
 
-// newUsers returns the users that the API server identifies by their tokens. A user is admitted to a member if at least
-// one of the given ways admits the user.
+// newUsers returns the authentication and authorization of users whose tokens the API server verifies. A user is
+// admitted to a member if at least one of the given ways is open.
 func newUsers(clients kubernetes.Interface, audiences identity.Audiences, ways identity.Chain) users {
 	authenticator := identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews(), withStreams(audiences))
 	return users{authenticate: authenticator.Authenticate, authorize: ways.Authorize, audiences: audiences}
 }
 
-// newRegistry returns the registry of members, with the limits from the configuration.
 func newRegistry(limits config.Workspace, log logr.Logger) *members.Registry {
 	registry := members.New(log.WithName("members"), time.Now)
 	registry.Bound(members.Bounds{ClusterTunnels: limits.ClusterTunnels, WorkspaceTunnels: limits.Tunnels})
 	return registry
 }
 
-// scrapes serves the metrics of controller-runtime and of the hub.
 func (t *telemetry) scrapes() http.Handler {
 	return promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, t.registry}, promhttp.HandlerOpts{})
 }
 
-// unmanaged returns a function that reports whether no manager leads and a user may know that, which is the case if the
-// user has the right to get the Lease. If the review of this right fails, the user is not told.
+// unmanaged returns a function that reports whether no replica is the leader and the user may know about it. Only users
+// who may get the Lease are told. If this right cannot be checked, the function returns false.
 func unmanaged(
 	led func() bool, access *identity.Access, namespace string,
 ) func(ctx context.Context, id identity.Identity) bool {
@@ -140,14 +138,12 @@ func unmanaged(
 	}
 }
 
-// catalog returns the list of Clusters for the given users.
 func (u *users) catalog(mgr ctrl.Manager, ways catalog.Ways) *catalog.Catalog {
 	return catalog.New(catalog.Catalog{
 		Authenticate: heldByUser(u.authenticate), Ways: ways, Clusters: mgr.GetClient(),
 	})
 }
 
-// changes returns the stream of changes for the given users.
 func (u *users) changes(mgr ctrl.Manager, access *identity.Access, ways catalog.Ways, observed *telemetry,
 	unmanaged func(context.Context, identity.Identity) bool) *subscribe.Server {
 	return subscribe.New(subscribe.Options{
@@ -156,7 +152,6 @@ func (u *users) changes(mgr ctrl.Manager, access *identity.Access, ways catalog.
 	})
 }
 
-// proxy returns the proxy for the given users.
 func (u *users) proxy(mgr ctrl.Manager, connected transports, observed *telemetry, limiter *limit.Limiter,
 	log logr.Logger) (*proxy.Handler, error) {
 	return proxy.New(proxy.Options{
@@ -201,7 +196,8 @@ func addIndexes(ctx context.Context, mgr ctrl.Manager) (*index.Grants, error) {
 	return index.NewGrants(ctx, mgr.GetCache(), mgr.GetClient())
 }
 
-// refused records on a Cluster that a client that claimed to be the Cluster's agent was refused.
+// refused returns a function that is called when a client that claims to be a Cluster's agent is refused. The function
+// counts the refusal and emits an event for the Cluster.
 func refused(
 	mgr ctrl.Manager, admission *members.Admission, count *prometheus.CounterVec,
 ) func(types.NamespacedName, string, string) {
@@ -219,7 +215,7 @@ func refused(
 	}
 }
 
-// watchPolicies makes every replica check for the hub's admission policies.
+// watchPolicies makes every replica watch whether the hub's admission policies are in force.
 func (t *telemetry) watchPolicies(
 	mgr ctrl.Manager, client admission.AdmissionregistrationV1Interface, log logr.Logger,
 ) error {

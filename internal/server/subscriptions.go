@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/portal/subscribe"
 )
 
-// withStreams treats the streams of changes as part of the hub's own API. The streams show the hub's objects, so tokens
-// for members are not accepted.
+// withStreams treats the streams of changes as part of the hub's own API. The streams show the hub's objects, so they
+// do not accept tokens for members.
 func withStreams(a identity.Audiences) identity.Audiences {
 	member := a.Member
 	a.Member = func(r *http.Request) string {
@@ -25,7 +25,6 @@ func withStreams(a identity.Audiences) identity.Audiences {
 	return a
 }
 
-// subscriptions registers the metrics of the streams of changes.
 func (t *telemetry) subscriptions() subscribe.Observer {
 	open := prometheus.NewGauge(prometheus.GaugeOpts{Name: "drover_subscriptions", Help: "Open streams of changes."})
 	ended := counters("drover_subscriptions_ended_total", "Streams of changes that have ended, by reason.", "why")

@@ -63,7 +63,7 @@ func newTelemetry(
 	return observe(tracer, members, prometheus.NewRegistry()), nil
 }
 
-// observe registers the metrics of one hub.
+// observe returns the telemetry of one hub, and registers its metrics.
 func observe(tracer *tracing.Tracer, members *members.States, registry registry) *telemetry {
 	t := &telemetry{
 		registry: registry, tracer: tracer, tunnels: newTunnelMetrics(registry, members), proxy: newProxyMetrics(registry),
@@ -88,7 +88,7 @@ func (t *telemetry) serve(next http.Handler) http.Handler {
 	return t.proxy.observe(t.tracer.Entrance(next, describe))
 }
 
-// hop traces the other replicas' requests that next serves.
+// hop traces the requests from other replicas that next serves.
 func (t *telemetry) hop(next http.Handler) http.Handler {
 	return t.tracer.Continue(next, func(r *http.Request) tracing.About {
 		_, path, _ := strings.Cut(r.URL.Path, protocol.PathKubernetes)
@@ -125,7 +125,6 @@ func (t *telemetry) watchServer(ready func() error, holder *trust.Holder, cluste
 	)
 }
 
-// stop records that this replica is stopping.
 func (t *telemetry) stop(now time.Time) { t.stopping.CompareAndSwap(nil, &now) }
 
 // movedAgents records how many agents have opened a tunnel to another replica, and how many have not.
@@ -134,7 +133,6 @@ func (t *telemetry) movedAgents(moved, stayed int) {
 	t.moved.WithLabelValues("stayed").Add(float64(stayed))
 }
 
-// flush sends the last spans.
 func (t *telemetry) flush(log logr.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()

@@ -23,12 +23,11 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// clonesPatience is the Retry-After for requests to a member whose identity is shared by two clusters, which requires
-// manual action.
+// clonesPatience is the value of Retry-After for requests to a member whose identity is shared by two clusters. The
+// problem requires manual action.
 const clonesPatience = time.Minute
 
-// transports gives the proxy the transports to members. For a connected member, no API lookup is needed. For any other
-// member, a lookup determines whether it exists.
+// transports provides the proxy with transports to members. It looks up a Cluster only if the member is not connected.
 type transports struct {
 	agents   *members.Transports
 	states   *members.States
@@ -70,8 +69,8 @@ func lastSeen(state members.State, cluster *v1.Cluster) time.Time {
 	return state.LastSeen
 }
 
-// retryUnprocessed asks the caller to retry if a tunnel ended before its agent processed the request, and there is no
-// other tunnel. It converts errors of tunnels to the proxy's errors.
+// retryUnprocessed converts the errors of tunnels to errors of the proxy. If a tunnel ended before its agent processed
+// the request, and there is no other tunnel, the error asks the caller to retry.
 type retryUnprocessed struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

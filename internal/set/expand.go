@@ -26,7 +26,8 @@ const RolePrefix = "drover:"
 
 // PerNamespace is the content for each namespace of a project.
 type PerNamespace struct {
-	// Project is the project. Its namespaces in the member have the label cluster.drover.dev/project=<Project>.
+	// Project is the name of the project. The project's namespaces in the member have the label
+	// cluster.drover.dev/project=<Project>.
 	Project string `json:"project"`
 	// NamespaceLabels are set on the namespaces themselves, and are removed from a namespace when it leaves the
 	// project.
@@ -37,7 +38,7 @@ type PerNamespace struct {
 	Quota *Quota `json:"quota,omitempty"`
 }
 
-// Template is an object without metadata.namespace. Expand sets only that field.
+// Template is an object without metadata.namespace. Expand sets the namespace and adds labels.
 type Template struct {
 	Object *unstructured.Unstructured `json:"object"`
 	// Except lists the namespaces that do not get the object.
@@ -47,12 +48,14 @@ type Template struct {
 // Namespace is one namespace of the project in the member.
 type Namespace struct {
 	Name string
-	// UID ties the labels to the Namespace that was read. If that Namespace has been deleted since, applying the labels
-	// results in a conflict instead of creating the Namespace again.
+	// UID is the UID of the Namespace that was read. If this Namespace has been deleted since, an apply of the labels
+	// with the UID fails with a conflict. Without the UID, it would create the Namespace again.
 	UID types.UID
-	// Created is the creation time from the API server. Adding a namespace does not change the order of the others.
+	// Created is the creation time from the API server. Namespaces are ordered by it, so a new namespace does not
+	// change the order of existing namespaces.
 	Created metav1.Time
-	// Terminating namespaces keep their share of the quota until they are gone, and do not receive new objects.
+	// Terminating is true while the namespace is being deleted. Such a namespace keeps its share of the quota until it
+	// is gone, and does not receive new objects.
 	Terminating bool
 	// Held is the share that the namespace most recently received, or nil if it has none yet.
 	Held corev1.ResourceList
@@ -77,9 +80,9 @@ func Reserved(namespace string) bool {
 		strings.HasPrefix(namespace, "drover-")
 }
 
-// Expand returns all objects of a set. The argument namespaces contains, in any order, the namespaces that the member's
-// labels assign to the project. Expand leaves out reserved namespaces. It adds labels, which must be the Labels of the
-// set, to the objects that it creates. No object appears twice.
+// Expand returns all objects of a set. The argument namespaces contains, in any order, the namespaces in the member
+// whose labels assign them to the project. Expand leaves out reserved namespaces. It adds labels, which must be the
+// Labels of the set, to the objects that it creates. No object appears twice.
 func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Result, error) {
 	out := Result{Objects: slices.Clone(c.Objects)}
 	p := c.PerNamespace
@@ -96,8 +99,8 @@ func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Resul
 		if ns.Terminating {
 			continue
 		}
-		// A Namespace in the objects of the set already has these labels. A second object for it would remove the first one's
-		// other labels.
+		// A Namespace in the set's objects already has these labels. Another object for the same Namespace would remove
+		// its other labels.
 		if len(p.NamespaceLabels) > 0 && !c.has("Namespace", ns.Name) {
 			out.Objects = append(out.Objects, labelled(ns, p.NamespaceLabels))
 		}
@@ -115,7 +118,7 @@ func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Resul
 	return out, nil
 }
 
-// check makes sure that the namespace is the only field that Expand has to set.
+// check returns an error if a template has no kind or no name, or already has a namespace.
 func (p *PerNamespace) check() error {
 	for i := range p.Templates {
 		if o := p.Templates[i].Object; o == nil || o.GetNamespace() != "" || o.GetKind() == "" || o.GetName() == "" {
@@ -169,7 +172,7 @@ func quotaObject(namespace string, hard corev1.ResourceList, labels map[string]s
 	return o
 }
 
-// AddLabels adds labels to the labels of an object. On a conflict, the value in labels wins.
+// AddLabels adds labels to an object. It overwrites existing values of these labels.
 func AddLabels(o metav1.Object, labels map[string]string) {
 	if len(labels) == 0 {
 		return
@@ -180,7 +183,7 @@ func AddLabels(o metav1.Object, labels map[string]string) {
 	o.SetLabels(all)
 }
 
-// Labels returns the labels on every object of the set with the given ID.
+// Labels returns the labels that every object of the set with the given ID has.
 func Labels(id string) map[string]string {
 	return map[string]string{v1.LabelManagedBy: v1.ManagedBy, v1.LabelSet: Label(id)}
 }

@@ -11,7 +11,7 @@ import (
 
 const (
 	maxLabel = 63
-	// hashLength is the length of a hash. That many base 32 characters contain 60 bits.
+	// hashLength is the number of characters in a hash. In base 32, 12 characters represent 60 bits.
 	hashLength = 12
 )
 

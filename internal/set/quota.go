@@ -13,7 +13,7 @@ import (
 
 // Quota is the quota of a project in one member.
 type Quota struct {
-	// Total is the quota of all namespaces together. A resource that is not in Total has no common limit.
+	// Total is the quota of all namespaces together. There is no such quota for a resource that is not in Total.
 	Total corev1.ResourceList `json:"total,omitempty"`
 	// Default is the share of one namespace. A resource that is only in Total is not granted to any namespace.
 	Default corev1.ResourceList `json:"default,omitempty"`
@@ -22,10 +22,9 @@ type Quota struct {
 // Share is the share of one namespace.
 type Share struct {
 	Hard corev1.ResourceList
-	// Short reports whether the share has less of at least one resource than the default.
+	// Short is true if the share has less of at least one resource than the default.
 	Short bool
-	// Spent reports whether the share has nothing of at least one resource, in which case no pod that requests this
-	// resource can start.
+	// Spent is true if the share has nothing of at least one resource. No pod that requests this resource can start.
 	Spent bool
 }
 
@@ -115,7 +114,7 @@ func (q *Quota) divideOne(key corev1.ResourceName, ordered []Namespace) map[stri
 	return given
 }
 
-// lesser returns the smaller of two quantities, but not less than zero.
+// lesser returns the smaller of two quantities, or zero if it is negative.
 func lesser(a, b resource.Quantity) resource.Quantity {
 	if b.Cmp(a) < 0 {
 		a = b

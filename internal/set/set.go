@@ -29,8 +29,8 @@ const MaxSize = 8 << 20
 
 // Kinds of sets. The kind is the first part of an ID.
 const (
-	// Guards is the set with the policies that guard other sets. A member has one such set, whose ID is its kind. An
-	// agent that removes all sets removes it last.
+	// Guards is the set with the policies that guard other sets. A member has one such set, and its ID is "guards". An
+	// agent that removes all sets removes this set last.
 	Guards = "guards"
 	// Role is the set with the ClusterRole of a RoleTemplate.
 	Role = "role"
@@ -42,8 +42,8 @@ const (
 	Project = "project"
 	// Secrets is the set with the copies of a Project's Secrets.
 	Secrets = "secrets"
-	// Direct is the set with the data that the agent needs for direct access. A member has one such set, whose ID is its
-	// kind.
+	// Direct is the set with the data that the agent needs for direct access. A member has one such set, and its ID is
+	// "direct".
 	Direct = "direct"
 	// Plan is the set with a Plan and the copies of its Secrets.
 	Plan = "plan"
@@ -115,9 +115,9 @@ func encode(s encoded) (raw []byte, digest string, err error) {
 	return raw, hex.EncodeToString(sum[:]), nil
 }
 
-// Parse decodes the JSON of a set, which the Set keeps, and also returns its content. It fails if the digest does not
-// match. If the hub and the agent know different fields of a set, they also compute different digests. The error does
-// not contain any part of the content.
+// Parse decodes the JSON of a set and returns the set and its content. The set keeps raw. Parse returns an error if the
+// digest does not match, for example because the hub and the agent know different fields of a set. The error does not
+// contain any part of the content.
 func Parse(raw []byte) (*Set, Content, error) {
 	var s encoded
 	if err := json.Unmarshal(raw, &s); err != nil {
@@ -140,7 +140,8 @@ func (s *Set) JSON() []byte { return s.json }
 // MaxID is the maximum length of an ID, in bytes. It leaves room for a kind and the longest name in Kubernetes.
 const MaxID = 320
 
-// validID matches a kind, optionally with a DNS name. No segment of a path can be empty or consist only of dots.
+// validID matches a kind, optionally followed by a slash and a DNS name. IDs are used in URL paths, so no segment can
+// be empty or consist only of dots.
 var validID = regexp.MustCompile(`^[a-z]+(/[a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`)
 
 // ValidID reports whether a set can have the given ID: "kind/name", or only "kind" if a member has only one set of that

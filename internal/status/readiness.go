@@ -16,7 +16,7 @@ import (
 // maxMessage limits the message of a condition, in bytes.
 const maxMessage = 1536
 
-// Readiness is the overall result of a reconcile for an object, as the status shows it.
+// Readiness is the overall result of reconciling an object, as shown in the object's status.
 type Readiness struct {
 	Ready bool
 	// Stalled is true if manual action is required.

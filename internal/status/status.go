@@ -37,7 +37,7 @@ type Event struct {
 	// Action is the action that was taken, in the imperative, for example "Join".
 	Action  string
 	Message string
-	// Rare makes Written remember the event, for Told.
+	// Rare makes Written remember when the event was recorded. See Written.Told.
 	Rare bool
 }
 
@@ -46,11 +46,12 @@ func Begin(object client.Object) *Update {
 	return &Update{before: object.DeepCopyObject().(client.Object), object: object}
 }
 
-// Event adds an event. Commit sends it.
+// Event adds an event. Commit records it.
 func (u *Update) Event(e Event) { u.events = append(u.events, e) }
 
-// changed reports whether the object differs from the object that was read. Usually it does not, and package reflect
-// finds this out in a fifth of the time and with an eighth of the memory.
+// changed reports whether the object differs from the object that was read. Usually, the two are equal, and
+// reflect.DeepEqual detects this with a fifth of the CPU time and an eighth of the memory of
+// equality.Semantic.DeepEqual.
 func (u *Update) changed() bool {
 	return !reflect.DeepEqual(u.before, u.object) && !equality.Semantic.DeepEqual(u.before, u.object)
 }
@@ -65,8 +66,8 @@ func (u *Update) rare() (reasons []string) {
 	return reasons
 }
 
-// Commit patches the status if it has changed, and then sends the events if the patch has succeeded. It returns no
-// error if the object has been deleted.
+// Commit patches the status if it has changed, and records the events if the patch has succeeded. It returns no error
+// if the object has been deleted.
 func (u *Update) Commit(ctx context.Context, c client.Client, recorder events.EventRecorder) error {
 	if u.changed() {
 		if err := c.Status().Patch(ctx, u.object, client.MergeFrom(u.before)); client.IgnoreNotFound(err) != nil {

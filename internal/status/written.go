@@ -15,15 +15,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Waits between writes of a status. Without them, every report from a member could change a status.
+// Limits for the wait between two writes of the same status. Without a wait, every report from a member could cause a
+// write.
 const (
 	firstRest = time.Second
 	maxRest   = 10 * time.Second
 )
 
 // Written remembers a controller's writes to the objects of a kind. It keeps each object until the cache contains the
-// written version, and keeps the time when the object's status was written. Without Written, a decision based on an
-// older state would be written, and reported as an event, a second time. The zero value is ready to use.
+// written version, and keeps the time when the object's status was written. Without Written, a controller that reads an
+// outdated object from the cache would write the same decision, and record the same event, a second time. The zero
+// value is ready to use.
 type Written[T client.Object] struct {
 	mu      sync.Mutex // guards the fields below
 	objects map[types.NamespacedName]T
@@ -38,7 +40,7 @@ type pace struct {
 	told       map[string]time.Time // the times of rare events by reason, for this generation
 }
 
-// Output is the destination of a status.
+// Output contains the clients with which a status is written and its events are recorded.
 type Output struct {
 	Client   client.Client
 	Recorder events.EventRecorder
@@ -47,7 +49,7 @@ type Output struct {
 
 // Change describes how a reconcile changes the status of an object.
 type Change struct {
-	// Delay is the time for which the write of the status is delayed because the status is about to change. 0 means no
+	// Delay is how long the write of the status is delayed because the status is about to change again. 0 means no
 	// delay.
 	Delay time.Duration
 	// Until is the time after which the status changes without any event. 0 means never.
@@ -60,7 +62,7 @@ type Change struct {
 	Fill func(*Update) (urgent bool)
 }
 
-// Write writes a status as soon as the pace allows, and returns when to reconcile the object again.
+// Write writes a status as soon as the pace allows, and returns the time until the object should be reconciled again.
 func (w *Written[T]) Write(ctx context.Context, out Output, object T, c Change) (reconcile.Result, error) {
 	if c.Delay > 0 {
 		return reconcile.Result{RequeueAfter: sooner(c.Until, c.Delay)}, nil
@@ -105,8 +107,9 @@ func (w *Written[T]) Note(object T) {
 	}
 }
 
-// Newest returns the object as it was last written, or the cached object if that is not older. The caller may change a
-// written object, but must not change a cached object if that is shared.
+// Newest returns the version of an object that was last written, or the cached version if it is not older. The caller
+// may change a written version, which is a copy. It must not change the cached version if the cache shares that version
+// with others.
 func (w *Written[T]) Newest(cached T) T {
 	name := client.ObjectKeyFromObject(cached)
 	w.mu.Lock()
@@ -130,8 +133,8 @@ func (w *Written[T]) Forget(name types.NamespacedName) {
 	delete(w.paces, name)
 }
 
-// Told returns when a rare event with this reason was last recorded for this generation of an object. It returns zero
-// if there was none.
+// Told returns the last time at which a rare event with the given reason was recorded for the current generation of an
+// object. It returns the zero time if there was no such event.
 func (w *Written[T]) Told(object T, reason string) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -142,7 +145,7 @@ func (w *Written[T]) Told(object T, reason string) time.Time {
 	return p.told[reason]
 }
 
-// wait returns how long a status must still wait to be written. 0 means that it does not have to wait.
+// wait returns the time until the status may be written, or 0 if it may be written now.
 func (w *Written[T]) wait(name types.NamespacedName, urgent bool, now time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -187,7 +190,7 @@ func (w *Written[T]) slow(object T, rest time.Duration, told []string, now time.
 	w.paces[name] = p
 }
 
-// sooner returns the shorter of two waits, where 0 means no wait.
+// sooner returns the shorter of two waits. 0 means that there is no such wait.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b > 0 && b < a {
 		return b
@@ -195,7 +198,7 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// newer reports whether a is newer than b. It is false if they cannot be compared.
+// newer reports whether a is newer than b. It returns false if the versions cannot be compared.
 func newer(a, b client.Object) bool {
 	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
 	return err == nil && order > 0

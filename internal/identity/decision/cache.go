@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package decision caches results for a short time, and lets callers that wait for the same result share one question.
+// Package decision caches answers for a short time, and asks each question only once even if several callers are
+// waiting for the answer.
 package decision
 
 import (
@@ -19,18 +20,18 @@ const (
 	// capacity is the maximum number of results in a Cache, separately for positive and negative results, so a flood of
 	// negative results evicts no positive ones. The least recently used results are evicted first.
 	capacity = 8192
-	// concurrency is the maximum number of open questions, so that a flood of wrong tokens does not reach the API
+	// concurrency is the maximum number of open questions, so that a flood of invalid tokens does not reach the API
 	// server.
 	concurrency = 64
-	// share is the maximum number of open questions of one asker.
+	// share is the maximum number of open questions per asker.
 	share = 16
 	// waiting and waitingShare limit the questions that are waiting to be asked, in total and per asker.
 	waiting      = 2048
 	waitingShare = 256
-	// reserved is the number of additional open questions for keys that have been answered with yes before, so that
-	// such questions never wait behind questions from unknown callers.
+	// reserved is the number of additional questions that may be open for familiar keys, so that these questions never
+	// wait behind questions from unknown callers.
 	reserved = 32
-	// familiarFor is how long a key counts as familiar after its last yes.
+	// familiarFor is how long a key counts as familiar after its last positive result.
 	familiarFor = time.Hour
 	// timeout limits the duration of one question, and also the time until it is asked.
 	timeout = 10 * time.Second
@@ -50,7 +51,7 @@ type Result[V any] struct {
 // Cache caches results. Use New to create it. All methods can be called concurrently.
 type Cache[V any] struct {
 	yes, no  *cache.LRUExpireCache
-	familiar *cache.LRUExpireCache // keys that have been answered with yes
+	familiar *cache.LRUExpireCache // keys that recently had a positive result
 	asking   singleflight.Group
 	open     *limit.Gate // limits new questions
 	reserve  *limit.Gate // limits familiar questions
@@ -67,8 +68,8 @@ func New[V any]() *Cache[V] {
 	}
 }
 
-// Get returns the result for key, either from memory or by calling ask. Errors are never cached. The context of ask
-// outlives ctx, because other callers may wait for the same result, and ends after ten seconds.
+// Get returns the result for key, either from memory or by calling ask. Errors are never cached. The context that is
+// passed to ask does not end with ctx, because other callers may wait for the same result. It ends after ten seconds.
 //
 // The capacity for concurrent questions is divided fairly among the askers, so that an asker with many questions cannot
 // starve the others. An asker with too many questions at once gets a *limit.FullError.

@@ -139,7 +139,7 @@ func (r retry) seconds() int64 {
 	return int64((r.after + time.Second - 1) / time.Second)
 }
 
-// header returns the value of Retry-After, or an empty string.
+// header returns the value of the Retry-After header, or an empty string if the header is not needed.
 func (r retry) header() string {
 	switch {
 	case !r.at.IsZero():
@@ -150,7 +150,8 @@ func (r retry) header() string {
 	return ""
 }
 
-// Of returns the refusal in err. An error without a refusal is the hub's own fault, and the caller learns no details.
+// Of returns the refusal in err. If err contains no refusal, Of returns a refusal that does not reveal err to the
+// caller.
 func Of(err error) *Error {
 	var e *Error
 	switch {
@@ -178,7 +179,7 @@ func Write(w http.ResponseWriter, err error) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	body, err := json.Marshal(&status)
-	if err != nil { // a Status can always be marshaled; without a body, the code still says enough
+	if err != nil { // a Status can always be marshaled; even without a body, the status code would suffice
 		w.WriteHeader(e.code)
 		return
 	}
