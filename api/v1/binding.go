@@ -17,7 +17,7 @@ type Binding interface {
 	RoleTemplate() string
 	// Principal returns the user or group that receives the grant.
 	Principal() Subject
-	// Expires returns the time when the grant ends, or nil if it never ends.
+	// Expires returns the time when the grant expires, or nil if it never expires.
 	Expires() *metav1.Time
 	// Delivery returns the delivery status of the binding.
 	Delivery() *DeliveryStatus

@@ -7,9 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ClusterRoleTemplateBinding grants a principal a RoleTemplate in one or more members, optionally until a point in
-// time. In each of these members the grant becomes a ClusterRoleBinding. It also lets the principal reach these members
-// through the hub and see their Clusters on the hub.
+// ClusterRoleTemplateBinding grants the rights of a RoleTemplate to a user or group in one or more members, optionally
+// until a given time. In each of these members, the grant becomes a ClusterRoleBinding. The grant also lets the user or
+// group reach these members through the hub and see their Clusters on the hub.
 //
 // Creating a binding, or changing its spec, requires the "bind" verb on the role template in the binding's namespace.
 //
@@ -72,9 +72,9 @@ type ClusterRoleTemplateBindingSpec struct {
 	// +required
 	Subject Subject `json:"subject"`
 
-	// expiresAt is the time when the binding ends, in RFC 3339. The member's agent withdraws the rights according to
-	// its own clock, even without a connection to the hub. By default the binding never ends. A time in the past ends
-	// the binding immediately. Changing it to a time in the future restores the binding.
+	// expiresAt is the time when the binding expires, in RFC 3339. The member's agent withdraws the rights according to
+	// its own clock, even without a connection to the hub. By default the binding never expires. With a time in the
+	// past, the binding expires immediately. Changing expiresAt to a time in the future restores the binding.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time
@@ -82,9 +82,9 @@ type ClusterRoleTemplateBindingSpec struct {
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
 }
 
-// ProjectRoleTemplateBinding grants a principal a RoleTemplate in all current and future namespaces of a Project,
-// optionally until a point in time. In each of these namespaces the grant becomes a RoleBinding. It also lets the
-// principal reach the Project's members through the hub and see their Clusters on the hub.
+// ProjectRoleTemplateBinding grants the rights of a RoleTemplate to a user or group in all current and future
+// namespaces of a Project, optionally until a given time. In each of these namespaces, the grant becomes a RoleBinding.
+// The grant also lets the user or group reach the Project's members through the hub and see their Clusters on the hub.
 //
 // Creating a binding, or changing its spec, requires the "bind" verb on the role template in the binding's namespace.
 //
@@ -115,7 +115,7 @@ type ProjectRoleTemplateBinding struct {
 	// status reports in which of the Project's members the binding is in force.
 	//
 	// Ready has the same reasons as for a ClusterRoleTemplateBinding. In addition, Ready is False with reason
-	// ProjectNotFound if the project does not exist.
+	// ProjectNotFound if the Project does not exist.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DeliveryStatus `json:"status,omitempty"`
@@ -152,9 +152,9 @@ type ProjectRoleTemplateBindingSpec struct {
 	// +required
 	Subject Subject `json:"subject"`
 
-	// expiresAt is the time when the binding ends, in RFC 3339. The member's agent withdraws the rights according to
-	// its own clock, even without a connection to the hub. By default the binding never ends. A time in the past ends
-	// the binding immediately. Changing it to a time in the future restores the binding.
+	// expiresAt is the time when the binding expires, in RFC 3339. The member's agent withdraws the rights according to
+	// its own clock, even without a connection to the hub. By default the binding never expires. With a time in the
+	// past, the binding expires immediately. Changing expiresAt to a time in the future restores the binding.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time

@@ -5,31 +5,32 @@ package v1
 
 // Conditions of a Cluster. They all have positive polarity: True is the healthy state.
 const (
-	// ConditionRegistered is True when an agent has joined with the Cluster's token, and the hub knows the agent's key.
+	// ConditionRegistered is True when an agent has joined with the Cluster's token and the hub knows the agent's key.
 	//
-	// The reasons for False are AwaitingAgent, TokenExpired, TokenUsed, TokenInvalid, SecretConflict and
-	// RegistrationFailed. The reason for True is AgentJoined. IdentityMismatch appears only in the message while the
-	// legitimate agent is still connected.
+	// The reason for True is AgentJoined. The reasons for False are AwaitingAgent, AlreadyImported, TokenExpired,
+	// TokenUsed, TokenInvalid, TooManyClusters, SecretConflict and RegistrationFailed. When the hub rejects another
+	// agent while the legitimate agent is connected, only the message of the condition says so.
 	ConditionRegistered = "Registered"
 
 	// ConditionConnected is True while at least one tunnel of the Cluster's agent is open.
 	//
-	// The reasons for False are AwaitingAgent, TunnelLost and IdentityMismatch.
+	// The reasons for True are Connected and ConnectedByNodeAgent. The reasons for False are the same as for
+	// Registered, plus AwaitingAgent, TunnelLost, AgentTooFast, TooManyTunnels and IdentityMismatch.
 	ConditionConnected = "Connected"
 
 	// ConditionReady is True when the Cluster can be used through the hub: an agent has joined, its tunnel is open and
-	// the API server behind it is healthy. Tools such as kstatus, Flux and Argo CD use this condition.
+	// the member's API server is healthy. Tools such as kstatus, Flux and Argo CD read this condition.
 	//
-	// The reasons for False are the same as for Registered and Connected, plus ApiServerUnhealthy, VersionSkew,
-	// AwaitingReport and Removing. The reason for True is Connected.
+	// The reasons for True are Connected and ConnectedByNodeAgent. The reasons for False are the same as for Registered
+	// and Connected, plus ApiServerUnhealthy, VersionSkew, AwaitingReport and Removing.
 	ConditionReady = "Ready"
 
-	// ConditionStalled is present, and True, only while manual action is required before the object can become Ready.
-	// Stalled has the same reason as Ready.
+	// ConditionStalled is present, and True, only while the object cannot become Ready without manual action. Stalled
+	// has the same reason as Ready.
 	ConditionStalled = "Stalled"
 
-	// ConditionAgentUpToDate is True when the agent in the member matches spec.agent. Ready does not depend on it. It
-	// is absent before the first report and keeps its value while the member is disconnected.
+	// ConditionAgentUpToDate is True when the agent in the member matches spec.agent. It does not affect Ready. It is
+	// absent before the first report and keeps its value while the member is disconnected.
 	//
 	// The reason for True is AgentUpdated. The reasons for False are AgentUpdating, AgentWaiting, AgentRolledBack,
 	// AgentRejected, AgentProfileDiffers and AgentNotReady. The reason for Unknown is AgentUnmanaged.
@@ -43,30 +44,30 @@ const (
 	// object on the hub owns.
 	ConditionWithdrawn = "Withdrawn"
 
-	// ConditionMaintained is present, and False, only while replicas of the agent are connected and none of them has
-	// been the leader for a minute. In this state, users are served, but nothing is delivered or repaired, and nothing
-	// expires. Ready does not depend on it.
+	// ConditionMaintained is present, and False, only while replicas of the agent are connected but have had no leader
+	// for at least a minute. In the meantime, users are served, but nothing is delivered or repaired, and grants do not
+	// expire. Maintained does not affect Ready.
 	//
 	// The reason for False is NoLeader.
 	ConditionMaintained = "Maintained"
 
-	// ConditionContinuous is present, and False, only for one day after the agent has noticed that its cluster's etcd
-	// was reset to an earlier state. Ready does not depend on it.
+	// ConditionContinuous is present, and False, only for one day after the agent notices that its cluster's etcd was
+	// reset to an earlier state. It does not affect Ready.
 	//
 	// The reason for False is MemberRestored.
 	ConditionContinuous = "Continuous"
 
 	// ConditionGuardsApplied is True when the member enforces the admission policies that keep its users from changing
-	// the objects of Projects. Ready does not depend on it. The condition is absent while the state of the policies is
-	// unknown, and for agents that accept no deliveries. It keeps its value while the member is disconnected.
+	// the objects of Projects. It does not affect Ready. It is absent while the state of the policies is unknown, and
+	// for agents that accept no deliveries. It keeps its value while the member is disconnected.
 	//
 	// The reason for True is GuardsApplied. The reasons for False are Conflict, Fighting, DeliveryFailed, AgentTooOld,
 	// NoLeader and IdentityMismatch.
 	ConditionGuardsApplied = "GuardsApplied"
 
-	// ConditionDirectAccess is True when the agent has everything that it needs to serve users without the hub. The
-	// condition is absent if spec.authorizedEndpoint is not set, and while the state is unknown. It keeps its value
-	// while the member is disconnected. Ready does not depend on it.
+	// ConditionDirectAccess is True when the agent has everything that it needs to serve users without the hub. It does
+	// not affect Ready. It is absent if spec.authorizedEndpoint is not set, and while the state is unknown. It keeps
+	// its value while the member is disconnected.
 	//
 	// The reason for True is Delivered. The reasons for False are SignInOff, CertificateMissing, DaemonSetMissing,
 	// AgentReadOnly, AgentTooOld, Conflict, Fighting, DeliveryFailed, NoLeader and IdentityMismatch.
@@ -75,11 +76,11 @@ const (
 
 // Reasons of a Cluster's conditions.
 const (
-	// ReasonGuardsApplied means that the member enforces the policies that guard projects.
+	// ReasonGuardsApplied means that the member enforces the admission policies that protect the objects of Projects.
 	ReasonGuardsApplied = "GuardsApplied"
 	// ReasonDirectAccess means that the agent has everything that it needs to serve users without the hub.
 	ReasonDirectAccess = "Delivered"
-	// ReasonSignInOff means that users do not sign in to the hub, so there are no tokens for direct access.
+	// ReasonSignInOff means that the hub's configuration does not set signIn, so there are no tokens for direct access.
 	ReasonSignInOff = "SignInOff"
 	// ReasonCertificateMissing means that the agent has reported no certificate for direct access.
 	ReasonCertificateMissing = "CertificateMissing"
@@ -93,7 +94,7 @@ const (
 	// "<cluster>-registration" to get a new token.
 	ReasonTokenExpired = "TokenExpired"
 	// ReasonTokenUsed means that the token in spec.registration.tokenSecretRef was used by an agent that has been
-	// revoked. Put a new token into that Secret.
+	// revoked. Put a new token into the Secret.
 	ReasonTokenUsed = "TokenUsed"
 	// ReasonTokenInvalid means that the Secret or key in spec.registration.tokenSecretRef is missing, or that the token
 	// is shorter than 32 characters.
@@ -108,7 +109,7 @@ const (
 	// Drover tries again.
 	ReasonRegistrationFailed = "RegistrationFailed"
 	// ReasonSecretConflict means that a Secret with a name that Drover needs already exists and does not belong to
-	// Drover. Rename or delete that Secret, or choose another name for the Cluster.
+	// Drover. Rename or delete the Secret, or choose another name for the Cluster.
 	ReasonSecretConflict = "SecretConflict"
 	// ReasonTooManyClusters means that the workspace already has as many older Clusters as the hub's configuration
 	// allows. The object becomes Stalled.
@@ -118,28 +119,28 @@ const (
 	// ReasonAgentTooFast means that the agent sends more reports or changes than the hub allows. The hub has closed the
 	// agent's tunnels.
 	ReasonAgentTooFast = "AgentTooFast"
-	// ReasonTooManyTunnels means that the workspace has as many tunnels as the hub's configuration allows.
+	// ReasonTooManyTunnels means that the workspace already has as many tunnels as the hub's configuration allows.
 	ReasonTooManyTunnels = "TooManyTunnels"
 	// ReasonAlreadyImported means that the member's agent already serves another Cluster of this hub. An agent can
 	// serve only one Cluster.
 	ReasonAlreadyImported = "AlreadyImported"
-	// ReasonIdentityMismatch means that another cluster, or an agent with another key, presented this Cluster's token
-	// or name and was rejected. The reason also applies when two clusters hold the same agent key, for example after
-	// etcd was copied. The hub then serves neither of them.
+	// ReasonIdentityMismatch means that the hub rejected another cluster, or an agent with another key, that presented
+	// this Cluster's token or name. The reason also applies when two clusters hold the same agent key, for example
+	// after etcd was copied. The hub then serves neither cluster.
 	ReasonIdentityMismatch = "IdentityMismatch"
 	// ReasonConnected means that the agent's tunnel is open.
 	ReasonConnected = "Connected"
-	// ReasonConnectedByNodeAgent means that the tunnel of a node agent is open, and that no replica of the agent's
+	// ReasonConnectedByNodeAgent means that the tunnel of a node agent is open, but no replica of the agent's
 	// Deployment is connected.
 	ReasonConnectedByNodeAgent = "ConnectedByNodeAgent"
 	// ReasonTunnelLost means that the agent has disconnected. status.lastSeen is the time of the disconnection.
 	ReasonTunnelLost = "TunnelLost"
-	// ReasonAwaitingReport means that the tunnel is open, but the agent has not reported the state of its cluster yet.
+	// ReasonAwaitingReport means that the tunnel is open, but the agent has not yet reported the state of its cluster.
 	ReasonAwaitingReport = "AwaitingReport"
 	// ReasonAPIServerUnhealthy means that the agent is connected and reports its own API server as unhealthy.
 	ReasonAPIServerUnhealthy = "ApiServerUnhealthy"
-	// ReasonVersionSkew means that the agent and the hub have no protocol version in common. The message says which of
-	// the two to upgrade.
+	// ReasonVersionSkew means that the agent and the hub have no protocol version in common. The message says which
+	// side to upgrade.
 	ReasonVersionSkew = "VersionSkew"
 	// ReasonRemoving means that the Cluster is being deleted and its agent is uninstalling itself.
 	ReasonRemoving = "Removing"
@@ -152,11 +153,11 @@ const (
 	// ReasonAgentUpdating means that the agent's Deployment is about to be changed, or that it was changed but its pods
 	// are not ready yet.
 	ReasonAgentUpdating = "AgentUpdating"
-	// ReasonAgentWaiting means that the agent still runs with the hub's previous agent settings and waits for its turn
-	// to be upgraded. Apart from these settings, the agent matches spec.agent.
+	// ReasonAgentWaiting means that the agent still runs with the hub's previous agent settings because its turn to be
+	// upgraded has not come yet. Apart from these settings, the agent matches spec.agent.
 	ReasonAgentWaiting = "AgentWaiting"
-	// ReasonAgentRolloutStopped is used only in events: more agent upgrades failed than the hub's configuration allows,
-	// so no further upgrade starts in the workspace or in the whole fleet.
+	// ReasonAgentRolloutStopped is used only in events. It means that more agent upgrades failed than the hub's
+	// configuration allows, so no further upgrade starts, either in the workspace or in the whole fleet.
 	ReasonAgentRolloutStopped = "AgentRolloutStopped"
 	// ReasonNodeAgentsMissing means that spec.agent requests node agents, but the agent cannot create them, or their
 	// pods are rejected.
@@ -175,26 +176,26 @@ const (
 	// agent's rights are part of its manifest, so neither the hub nor the agent can change them. Apply the manifest in
 	// the Secret "<cluster>-registration".
 	ReasonAgentProfileDiffers = "AgentProfileDiffers"
-	// ReasonAgentUnmanaged means that the agent cannot change its own Deployment, because it has no Deployment or
-	// because an older version of Drover wrote its manifest. Apply the manifest in the Secret "<cluster>-registration"
-	// to let Drover manage it.
+	// ReasonAgentUnmanaged means that the agent cannot change its own Deployment, either because it does not run as a
+	// Deployment or because an older version of Drover wrote its manifest. Apply the manifest in the Secret
+	// "<cluster>-registration" to let Drover manage the agent.
 	ReasonAgentUnmanaged = "AgentUnmanaged"
 )
 
 // Reasons of the Withdrawn condition.
 const (
-	// ReasonStillInForce means that the agent was made ReadOnly before a Full agent had withdrawn the earlier
+	// ReasonStillInForce means that the agent was made ReadOnly before the Full agent had withdrawn its earlier
 	// deliveries.
 	ReasonStillInForce = "StillInForce"
-	// ReasonUnclaimedObjects means that the member has objects that carry the label of a set, but that belong to no set
-	// and were not created by the agent.
+	// ReasonUnclaimedObjects means that the member has objects with the LabelSet label that belong to no set and that
+	// the agent did not create.
 	ReasonUnclaimedObjects = "UnclaimedObjects"
 )
 
 // Reasons of the Maintained and Continuous conditions.
 const (
-	// ReasonNoLeader means that no replica of the agent is the leader, for example because the API server does not let
-	// it write the Lease.
+	// ReasonNoLeader means that no replica of the agent is the leader, for example because the API server prevents the
+	// replicas from writing the Lease.
 	ReasonNoLeader = "NoLeader"
 	// ReasonMemberRestored means that the cluster's etcd was reset to an earlier state.
 	ReasonMemberRestored = "MemberRestored"

@@ -8,8 +8,7 @@ import (
 )
 
 // ClusterTarget selects the members that an object applies to. Exactly one of clusterName and clusterSelector must be
-// set. Both match only Clusters in the object's own namespace, because references never cross the boundary of a
-// workspace.
+// set. Both match only Clusters in the object's own namespace, because objects cannot refer to other workspaces.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.clusterName) != has(self.clusterSelector)",message="set exactly one of clusterName and clusterSelector"
 type ClusterTarget struct {
@@ -39,7 +38,7 @@ type Subject struct {
 	// name is the name of the principal in the member, for example "github:alice",
 	// "hub:system:serviceaccount:ci:deployer", or "hub:carol" for a user who authenticates to the hub's own API server.
 	// It must be 1 to 1024 characters long and must not contain line breaks or other control characters. Names that
-	// begin with "system:" are rejected, because they belong to the member itself and are never used in requests
+	// begin with "system:" are rejected, because they are reserved for the member and are never used in requests
 	// through the hub. Names that begin with "drover:" are rejected, because a ReadOnly agent sends all users' requests
 	// as "drover:viewer".
 	// +required
@@ -60,7 +59,7 @@ type SubjectKind string
 const (
 	// SubjectUser is a single person or workload.
 	SubjectUser SubjectKind = "User"
-	// SubjectGroup is a group. It includes every user that an identity provider assigns to it.
+	// SubjectGroup is a group. It includes every user that an identity provider assigns to the group.
 	SubjectGroup SubjectKind = "Group"
 )
 
@@ -98,8 +97,8 @@ type ClusterCount struct {
 	Desired int32 `json:"desired"`
 	// applied is the number of members in which the current state is fully applied.
 	Applied int32 `json:"applied"`
-	// failed is the number of members that rejected part of the object. All other members that are not counted in
-	// applied are disconnected or still in progress.
+	// failed is the number of members that rejected part of the object. Members that are counted neither as applied nor
+	// as failed are disconnected or still in progress.
 	Failed int32 `json:"failed"`
 	// summary is "<applied>/<desired>".
 	Summary string `json:"summary"`
@@ -109,10 +108,10 @@ type ClusterCount struct {
 type Failure struct {
 	// cluster is the name of the Cluster.
 	Cluster string `json:"cluster"`
-	// object is the kind, namespace and name of the object, for example "ResourceQuota web/drover-project", or "set" if
-	// the failure affects all of the set's objects.
+	// object is the kind, namespace and name of the object, for example "ResourceQuota web/drover-project". It is "set"
+	// if the failure affects everything that was to be delivered.
 	Object string `json:"object"`
-	// message describes the problem and how to solve it.
+	// message describes the problem and says how to solve it.
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message"`
 }
@@ -121,15 +120,15 @@ type Failure struct {
 const MaxFailures = 10
 
 // ConditionQuotaFits is present on a Project with a resourceQuota. It is True when every namespace in every member has
-// its full share, as defined by namespaceDefaultResourceQuota.
+// its full share of the quota, as defined by namespaceDefaultResourceQuota.
 //
 // The reason for True is QuotaFits. The reasons for False are QuotaOversubscribed and QuotaSpent.
 const ConditionQuotaFits = "QuotaFits"
 
-// Conditions of objects that are delivered to members. Ready is True when the object is applied in every member that is
-// connected. Complete is True when it is applied in every member, including disconnected members. The reason for
-// Complete is either MembersAway or the same as for Ready. An expired binding is Ready with the reason Expired, and
-// becomes Complete once it has been removed from every member.
+// Conditions of objects that are delivered to members. Ready is True when the object is applied in every connected
+// member. Complete is True when it is applied in every member, including disconnected members. The reason for Complete
+// is either MembersAway or the same as for Ready. An expired binding is Ready with the reason Expired, and becomes
+// Complete once it has been removed from every member.
 
 // Reasons of conditions of objects that are delivered to members: RoleTemplates, bindings and Projects. When an object
 // becomes Stalled, manual action is required, and the Stalled condition has the same reason.
@@ -143,15 +142,15 @@ const (
 	// ReasonDelivering means that delivery to connected members is in progress.
 	ReasonDelivering = "Delivering"
 	// ReasonMembersAway means that the object has been applied in all connected members, and that the other members
-	// will receive it when they connect. Complete is False with this reason. Ready also has this reason when no member
-	// is connected. Ready is then True if any member has ever had the object, and False otherwise.
+	// will receive it when they connect. Complete is False with this reason. If no member is connected, Ready has this
+	// reason, too. In that case, Ready is True if any member has ever received the object, and False otherwise.
 	ReasonMembersAway = "MembersAway"
 	// ReasonDeliveryFailed means that a member rejected an object. status.failures says which object and why. Drover
 	// tries again.
 	ReasonDeliveryFailed = "DeliveryFailed"
 	// ReasonConflict means that a member has an object with the same name that Drover did not create, or that another
-	// field manager owns one of the object's fields. Rename or remove one of the conflicting objects. The object
-	// becomes Stalled.
+	// field manager owns one of the object's fields. Rename or remove one of the conflicting objects. The object on the
+	// hub becomes Stalled.
 	ReasonConflict = "Conflict"
 	// ReasonFighting means that each time Drover repairs an object in a member, another client changes it back. The
 	// message names that client's field manager. The object becomes Stalled.
@@ -166,7 +165,7 @@ const (
 	// ReasonAgentTooOld means that a member's agent does not support this kind of object. Upgrade the agent.
 	ReasonAgentTooOld = "AgentTooOld"
 	// ReasonAgentReadOnly means that a Cluster's spec.agent.profile is ReadOnly, or that its agent was installed with
-	// that profile. Nothing is delivered to this member, and earlier deliveries are withdrawn.
+	// that profile. Nothing is delivered to the member, and earlier deliveries are withdrawn.
 	ReasonAgentReadOnly = "AgentReadOnly"
 )
 
@@ -185,14 +184,14 @@ const (
 	// used in a ClusterRoleTemplateBinding, or a template for Clusters is used in a ProjectRoleTemplateBinding or is
 	// inherited by a template for Projects. The object becomes Stalled.
 	ReasonContextMismatch = "ContextMismatch"
-	// ReasonInheritsExternal means that a role template inherits an external template, whose rules only the member
-	// knows. The object becomes Stalled.
+	// ReasonInheritsExternal means that a role template inherits an external template, whose rules are defined only in
+	// the members. The object becomes Stalled.
 	ReasonInheritsExternal = "InheritsExternal"
 	// ReasonInvalidRules means that a rule cannot be granted in this context. The object becomes Stalled.
 	ReasonInvalidRules = "InvalidRules"
 	// ReasonProjectNotFound means that this namespace does not contain a Project with the given name.
 	ReasonProjectNotFound = "ProjectNotFound"
-	// ReasonExpired means that the time in expiresAt has passed, and that the members have withdrawn the rights.
+	// ReasonExpired means that the time in expiresAt has passed and the members have withdrawn the rights.
 	ReasonExpired = "Expired"
 )
 
@@ -206,10 +205,10 @@ const (
 	ReasonSecretRefused = "SecretRefused"
 	// ReasonQuotaFits means that every namespace has its full share of the quota. QuotaFits is True with this reason.
 	ReasonQuotaFits = "QuotaFits"
-	// ReasonQuotaSpent means that the Project has more namespaces than its quota can supply, and that the newest
-	// namespaces get no share of some resource, so pods cannot start in these namespaces. The message names them.
+	// ReasonQuotaSpent means that the Project has more namespaces than its quota can supply. The newest namespaces get
+	// no share of some resource, so their pods cannot start. The message names these namespaces.
 	ReasonQuotaSpent = "QuotaSpent"
-	// ReasonQuotaOversubscribed means that the Project has more namespaces than its quota can supply, and that the
-	// newest namespaces get less than their full share. The message names them.
+	// ReasonQuotaOversubscribed means that the Project has more namespaces than its quota can supply. The newest
+	// namespaces get less than their full share. The message names these namespaces.
 	ReasonQuotaOversubscribed = "QuotaOversubscribed"
 )

@@ -3,7 +3,7 @@
 
 // Package v1 contains the v1 kinds of the cluster.drover.dev API group.
 //
-// Their comments become the descriptions in the CRDs, which "kubectl explain" shows.
+// The comments on the types and fields become the descriptions in the CRDs, which "kubectl explain" displays.
 //
 // +kubebuilder:object:generate=true
 // +groupName=cluster.drover.dev

@@ -10,7 +10,7 @@ import (
 )
 
 // Group is the API group of all kinds in this package. It sorts before cluster.x-k8s.io, so "kubectl get clusters"
-// lists Drover's Clusters even if Cluster API is installed.
+// lists Drover's Clusters even if Cluster API is installed too.
 const Group = "cluster.drover.dev"
 
 // GroupVersion is the group and version of this package.

@@ -3,14 +3,14 @@
 
 package v1
 
-// Labels and annotations that Drover reads or writes. All of them start with the name of the API group.
+// Labels and annotations that Drover reads or writes. All keys start with the name of the API group.
 const (
 	// LabelCluster names the Cluster that an object on the hub belongs to. Drover sets it on the Secrets that it
 	// creates for a Cluster.
 	LabelCluster = Group + "/cluster"
 
 	// LabelHost names the Host that a Secret belongs to. Drover sets it on the Secrets that it creates for a Host.
-	// Users who provide instructions must set it on their own Secrets.
+	// Users who write the Secret with a Host's instructions must set the label themselves.
 	LabelHost = Group + "/host"
 
 	// LabelSecretKind identifies the purpose of a Secret that Drover created. Its value is one of the SecretKind
@@ -30,19 +30,20 @@ const (
 	AnnotationRotate = Group + "/rotate"
 
 	// AnnotationRetireNow on the hub's CA Secret, with the same value as AnnotationRotate, ends trust in the replaced
-	// authority immediately. Use it, for example, if the authority's key was stolen. Agents that have been disconnected
-	// since the rotation, and kubeconfigs that contain only the old authority, can no longer verify the hub.
+	// authority immediately. Use it, for example, if the authority's key was stolen. Afterward, kubeconfigs that
+	// contain only the old authority can no longer verify the hub. The same applies to agents that have been
+	// disconnected since the rotation.
 	AnnotationRetireNow = Group + "/retire-now"
 
-	// AnnotationAgentDigest on an agent's pods identifies the settings that the hub derived from spec.agent. Drover sets
-	// it.
+	// AnnotationAgentDigest on an agent's pods identifies the agent settings that the hub computed for the Cluster.
+	// Drover sets it.
 	AnnotationAgentDigest = Group + "/agent-digest"
 
 	// AnnotationAgentReplicas on the agent's Deployment has the value AgentReplicasByNodes while the number of replicas
 	// depends on the number of nodes. Drover sets it unless spec.agent.replicas is set.
 	AnnotationAgentReplicas = Group + "/agent-replicas"
 
-	// AnnotationTerms on the Lease of the hub's leader lists the latest leaders and how often each of them renewed the
+	// AnnotationTerms on the manager's Lease lists the most recent leaders and how often each of them renewed the
 	// Lease. Drover sets it.
 	AnnotationTerms = Group + "/terms"
 
@@ -51,8 +52,8 @@ const (
 	AnnotationRotated = Group + "/rotated"
 )
 
-// AnnotationAutoUpdate with the value "false" on a built-in RoleTemplate keeps your changes to it. Otherwise the
-// manager reverts your changes when it becomes the leader.
+// AnnotationAutoUpdate with the value "false" on a built-in RoleTemplate protects your changes to the template. Without
+// the annotation, the manager reverts them whenever a new leader takes over.
 const AnnotationAutoUpdate = Group + "/autoupdate"
 
 // AnnotationNodeAgent on the agent's Deployment is "true" while the agent maintains a DaemonSet of node agents.
@@ -62,8 +63,8 @@ const AnnotationNodeAgent = Group + "/node-agent"
 // users' tokens for the member's API servers.
 const AnnotationDirectAccess = Group + "/direct-access"
 
-// AnnotationAgentLastError on the agent's Deployment says why the agent is not connected to the hub: a time and the
-// error. The agent removes it when it connects.
+// AnnotationAgentLastError on the agent's Deployment records why the agent is not connected to the hub, as a time and
+// an error. The agent removes the annotation when it connects.
 const AnnotationAgentLastError = Group + "/agent-last-error"
 
 // AgentReplicasByNodes is the value of AnnotationAgentReplicas.
@@ -75,13 +76,13 @@ const (
 	// workspace, it requests copies of the Secret in all namespaces of the project.
 	LabelProject = Group + "/project"
 
-	// LabelIngress with the value "true" on a Namespace in a member allows the namespace's pods to connect to projects
-	// whose networkIsolation is Project. It is meant for ingress controllers, meshes and monitoring. The member's
-	// administrator sets it.
+	// LabelIngress with the value "true" on a Namespace in a member allows the namespace's pods to connect to pods in
+	// projects whose networkIsolation is Project. The label is meant for the namespaces of ingress controllers, service
+	// meshes and monitoring systems. The member's administrator sets it.
 	LabelIngress = Group + "/ingress"
 
-	// LabelSet is on every object that Drover created in a member. The label names the set that the object belongs to,
-	// such as "crtb.alice-owns-prod".
+	// LabelSet is on every object that Drover created in a member. Its value identifies the hub object that the objects
+	// of a set result from. For example, "crtb.alice-owns-prod" stands for a ClusterRoleTemplateBinding.
 	LabelSet = Group + "/set"
 
 	// LabelManagedBy with the value ManagedBy is on every object that Drover created in a member.
@@ -90,8 +91,8 @@ const (
 	// ManagedBy is the value of LabelManagedBy.
 	ManagedBy = "drover"
 
-	// AnnotationExceptNamespaces on a Secret with LabelProject is a comma-separated list of namespaces that get no
-	// copy.
+	// AnnotationExceptNamespaces on a Secret with LabelProject is a comma-separated list of namespaces to which the
+	// Secret is not copied.
 	AnnotationExceptNamespaces = Group + "/except-namespaces"
 )
 
@@ -116,8 +117,8 @@ const (
 	// SecretKindHostPlan marks the Secret "<host>-host-plan" with the instructions of a Host, which a user or a
 	// controller provides.
 	SecretKindHostPlan = "host-plan"
-	// SecretKindKubeconfig marks the Secret "<cluster>-kubeconfig", which Cluster API uses to reach a cluster through the
-	// hub. It holds no credential.
+	// SecretKindKubeconfig marks the Secret "<cluster>-kubeconfig", which Cluster API uses to reach a cluster through
+	// the hub. The Secret contains no credentials.
 	SecretKindKubeconfig = "kubeconfig"
 	// SecretKindProvision marks the Secret "<installation>-provision" of a ClusterInstallation.
 	SecretKindProvision = "provision"
@@ -127,7 +128,7 @@ const (
 	SecretKindSignIn = "sign-in"
 	// SecretKindUser marks the Secret "drover-user-<user>" with the hash of a User's password.
 	SecretKindUser = "user"
-	// SecretKindProvider marks the Secrets that AuthProviders can refer to. A hub administrator creates them.
+	// SecretKindProvider marks the Secrets that AuthProviders can refer to. A hub administrator creates these Secrets.
 	SecretKindProvider = "provider"
 	// SecretKindSession marks the Secret "drover-session-<id>" of a user who has signed in.
 	SecretKindSession = "session"
@@ -144,7 +145,7 @@ const (
 )
 
 // LabelImport with the value "true" on a Cluster API Cluster requests the import of that cluster. On a Drover Cluster,
-// the label makes Drover install the agent by using the kubeconfig from Cluster API.
+// the label tells Drover to install the agent with the kubeconfig from Cluster API.
 const LabelImport = Group + "/import"
 
 // FinalizerUninstall prevents the removal of a deleted Cluster until its agent has removed Drover's objects from the

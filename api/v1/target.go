@@ -10,8 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Targeted is implemented by objects that target members. The index by Cluster covers all kinds that implement this
-// interface.
+// Targeted is implemented by kinds whose objects apply to members. The index by Cluster covers all of these kinds.
 // +kubebuilder:object:generate=false
 type Targeted interface {
 	Target() ClusterTarget
@@ -39,7 +38,8 @@ func (t ClusterTarget) Selects(name string, has map[string]string) (bool, error)
 	return t.ClusterName == "" && selector.Matches(labels.Set(has)), nil
 }
 
-// Target returns the members that a Plan applies to. The target is empty for a Plan that applies to its own cluster.
+// Target returns the members that a Plan applies to. It returns an empty target for a Plan that applies to its own
+// cluster.
 func (t PlanTarget) Target() ClusterTarget {
 	return ClusterTarget{ClusterName: t.ClusterName, ClusterSelector: t.ClusterSelector}
 }

@@ -7,13 +7,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// User is a person who signs in to the hub with a password, as the principal "local:<name>". The password hash is not
-// part of the User. It is stored in the Secret drover-user-<name> in the manager's namespace, and "kubectl drover user"
-// writes this Secret. A User with spec.principal represents a person who signs in through an AuthProvider instead. Such
-// a User can be used to lock that person out.
+// User represents a person who signs in to the hub with a password and has the principal name "local:<name>". The
+// password hash is not part of the User. It is stored in the Secret drover-user-<name> in the manager's namespace. To
+// set the password, use "kubectl drover user". A User with spec.principal represents a person who signs in through an
+// AuthProvider instead. Create such a User to lock that person out.
 //
-// Users can sign in only if the manager's configuration sets signIn.issuer. Users get their rights from bindings and
-// from the hub's own RBAC.
+// Users can sign in only if signIn.issuer is set in the manager's configuration. They get their rights from bindings
+// and from the hub's own RBAC.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -28,7 +28,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="(has(self.spec) && has(self.spec.principal) ? self.spec.principal : \"\") == (has(oldSelf.spec) && has(oldSelf.spec.principal) ? oldSelf.spec.principal : \"\")",message="spec.principal cannot be changed: create another User",fieldPath=.spec.principal
 type User struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name is the login name, which must be a DNS label.
+	// metadata is the standard object's metadata. The name is the login name and must be a DNS label.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
@@ -36,7 +36,7 @@ type User struct {
 	// +optional
 	Spec UserSpec `json:"spec,omitempty"`
 
-	// status reports whether the user is able to sign in.
+	// status reports whether the User is set up for signing in.
 	//
 	// Ready is True with reason PasswordSet, SignsInElsewhere or Disabled, and False with reason PasswordMissing or
 	// PasswordInvalid.
@@ -56,9 +56,9 @@ type UserList struct {
 
 // UserSpec defines whether a user can sign in.
 type UserSpec struct {
-	// principal refers to a user of an AuthProvider, as "<provider>:<name>". The User then has no password and serves
-	// only to disable that principal. The field cannot be changed. By default, the User is the principal
-	// "local:<name>".
+	// principal refers to a user of an AuthProvider, as "<provider>:<name>". A User with this field has no password,
+	// and its only purpose is to disable the principal. The field cannot be changed. By default the User is the
+	// principal "local:<name>".
 	// +optional
 	// +kubebuilder:validation:MaxLength=192
 	// +kubebuilder:validation:XValidation:rule=`self.matches("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?:[a-z0-9_]([-a-z0-9._@+']*[a-z0-9_])?$")`,message="must be <provider>:<name>, such as github:alice, in lower case"
@@ -77,7 +77,8 @@ type UserStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// principal is the name of the user in bindings: spec.principal, or "local:<name>".
+	// principal is the name to use for the user in bindings: spec.principal, or "local:<name>" if spec.principal is not
+	// set.
 	// +optional
 	Principal string `json:"principal,omitempty"`
 

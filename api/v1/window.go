@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Location returns the time zone of a window, which defaults to UTC. Like the schema, it rejects names that Go and the
-// operating system would accept, but that are not in the IANA time zone database. The meaning of names such as "Local"
-// depends on the machine, and zones below right/ count leap seconds.
+// Location returns the time zone of a window. The default is UTC. Like the schema, Location rejects names that
+// time.LoadLocation accepts, but that are not in the IANA time zone database. The meaning of names such as "Local"
+// depends on the machine, and zones in the right/ directory count leap seconds.
 func (w *TimeWindow) Location() (*time.Location, error) {
 	directory, _, _ := strings.Cut(w.TimeZone, "/")
 	if slices.Contains([]string{"local", "localtime", "posixrules", "factory", "posix", "right"}, strings.ToLower(directory)) {
