@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Agent configures the agent in the member. The hub changes a connected agent through its tunnel if the agent runs as
-// the Deployment from its manifest. If the changed agent does not become ready, it is rolled back, and the
+// Agent configures the agent in the member. The hub changes a connected agent through the agent's tunnel if the agent
+// runs as the Deployment from its manifest. If the changed agent does not become ready, it is rolled back, and the
 // AgentUpToDate condition reports the rollback. Anyone who can choose the agent's image, the hub that the agent trusts
 // or the nodes that the agent runs on can obtain the agent's rights. Setting any field except replicas and resources
 // therefore requires the "update" verb on clusters/agent, which no workspace role includes.
@@ -21,25 +21,26 @@ type Agent struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Image string `json:"image,omitempty"`
 
-	// trust selects the certificates that the agent accepts from the hub. Pinned, the default, accepts only the CA
-	// bundle in the agent's manifest and the CAs that the hub has since announced through the tunnel. System accepts
-	// the certificate authorities in the agent's image. Use System if the hub's certificate was issued by a public CA.
+	// trust defines which CAs the agent trusts when it verifies the hub. With Pinned, the default, the agent trusts
+	// only the CA bundle in its manifest and the CAs that the hub has since announced through the tunnel. With System,
+	// the agent trusts the CAs in its image. Use System if the hub's certificate was issued by a public CA.
 	// +optional
 	// +kubebuilder:default=Pinned
 	Trust Trust `json:"trust,omitempty"`
 
-	// profile selects the rights of the agent in the member. With Full, the default, the agent serves users as
-	// themselves, with the rights that the member's RBAC grants them, and applies roles, bindings and projects. With
-	// ReadOnly, the agent reports on the member and serves every user who has access to it as the user "drover:viewer".
-	// That user has only the rights of the Kubernetes ClusterRole "view". Writes and exec requests are rejected,
-	// nothing is delivered, and earlier deliveries are withdrawn. The agent's rights are part of its manifest, so a
-	// change takes effect when the new manifest is applied in the member. An agent never changes its own profile.
+	// profile selects the rights of the agent in the member. With Full, the default, the agent delivers roles, bindings
+	// and projects, and forwards each request under the name of the user who sent it, so the member's RBAC applies.
+	// With ReadOnly, the agent reports on the member and forwards all users' requests as the user "drover:viewer", who
+	// has only the rights of the Kubernetes ClusterRole "view". Writes and exec requests are rejected, nothing is
+	// delivered, and earlier deliveries are withdrawn. The agent's rights are part of its manifest, so a change takes
+	// effect when the new manifest is applied in the member. An agent never changes its own profile.
 	// +optional
 	// +kubebuilder:default=Full
 	Profile AgentProfile `json:"profile,omitempty"`
 
-	// replicas is the number of agent pods, from 1 to 5. Each pod opens its own tunnel. It defaults to 1 in a member
-	// with a single node, and to 2 otherwise. The agent adjusts the default as nodes are added and removed.
+	// replicas is the number of agent pods, from 1 to 5. Each pod opens its own tunnel. By default the agent has 1
+	// replica in a member with a single node, and 2 replicas otherwise. The agent adjusts this number as nodes are
+	// added and removed.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=5
@@ -48,9 +49,9 @@ type Agent struct {
 	// nodeAgent runs a node agent on every node, as a DaemonSet that uses the node's network and tolerates all taints.
 	// While no replica of the agent is connected, one of the node agents opens a tunnel so that users can still reach
 	// the member. Nothing is delivered in the meantime. Anyone who controls a node with a node agent can obtain the
-	// agent's rights. Limit the nodes with nodeSelector or affinity. Their requirements apply to node agents, too. A
-	// change takes effect when the new manifest is applied in the member. Node agents require the Full profile.
-	// nodeAgent defaults to false.
+	// agent's rights. To limit the nodes, set nodeSelector or affinity, which also apply to node agents. A change takes
+	// effect when the new manifest is applied in the member. Node agents require the Full profile. nodeAgent defaults
+	// to false.
 	// +optional
 	NodeAgent bool `json:"nodeAgent,omitempty"`
 
@@ -74,8 +75,8 @@ type Agent struct {
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`
 
 	// resources are the compute resources of the agent's container. Only cpu, memory and ephemeral-storage are
-	// accepted: any other resource could place the agent on a particular node, so the hub and the agent both reject it.
-	// By default the container requests 20m CPU and 32Mi of memory and has a limit of 256Mi of memory. Setting this
+	// accepted. The hub and the agent both reject any other resource, because it could place the agent on a particular
+	// node. By default the container requests 20m CPU and 32Mi of memory and has a memory limit of 256Mi. Setting this
 	// field replaces all three defaults.
 	// +optional
 	// +structType=atomic
@@ -88,9 +89,9 @@ type Agent struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
-	// imagePullSecrets names up to 8 Secrets that the member uses to pull the agent's image. They must exist in the
-	// agent's namespace "drover-agent" in the member; create them there manually or with GitOps. By default the Secrets
-	// in the hub's configuration are used.
+	// imagePullSecrets names up to 8 Secrets for pulling the agent's image. The Secrets must exist in the agent's
+	// namespace "drover-agent" in the member. Create them there manually or with GitOps. By default the Secrets in the
+	// hub's configuration are used.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -100,9 +101,9 @@ type Agent struct {
 	// env adds up to 16 environment variables to the agent. The allowed names are HTTPS_PROXY, HTTP_PROXY and NO_PROXY
 	// (also in lower case), GOMEMLIMIT, GOGC, GOMAXPROCS, and the OpenTelemetry variables OTEL_EXPORTER_OTLP_ENDPOINT,
 	// OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_SDK_DISABLED and OTEL_BSP_*. The
-	// hub and the agent both reject other names, because a variable could redirect the agent to another server. Anyone
-	// who can read the manifest can see the values in "value". Use "secretKey" for anything secret, such as a proxy
-	// password.
+	// hub and the agent both reject other names, because a variable could redirect the agent to another server. Values
+	// in the field "value" are visible to anyone who can read the manifest. Use "secretKey" for anything secret, such
+	// as a proxy password.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -120,9 +121,9 @@ type AgentResources struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent accepts only cpu, memory and ephemeral-storage"
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
-	// limits are the resources that the container must not exceed. The allowed keys are cpu, memory and ephemeral-storage.
-	// The memory limit must be at least 32Mi, because an agent does not start with less. An agent needs 64Mi in a member
-	// with thousands of nodes.
+	// limits are the resources that the container must not exceed. The allowed keys are cpu, memory and
+	// ephemeral-storage. The memory limit must be at least 32Mi, because an agent does not start with less. In a member
+	// with thousands of nodes, an agent needs 64Mi.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=3
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent accepts only cpu, memory and ephemeral-storage"
@@ -148,7 +149,7 @@ type AgentEnv struct {
 	Value string `json:"value,omitempty"`
 
 	// secretKey reads the value from this key of the Secret "drover-agent-env" in the agent's namespace "drover-agent"
-	// in the member. Create that Secret manually or with GitOps; the hub never sees it. While the Secret or the key is
+	// in the member. Create the Secret manually or with GitOps. The hub never sees it. While the Secret or the key is
 	// missing, the agent's pods do not start.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
@@ -161,27 +162,27 @@ type AgentEnv struct {
 type AgentProfile string
 
 const (
-	// ProfileFull serves users as themselves and delivers roles, bindings and projects.
+	// ProfileFull forwards each request under the name of the user who sent it, and delivers roles, bindings and
+	// projects.
 	ProfileFull AgentProfile = "Full"
-	// ProfileReadOnly reports on the member and serves all users' reads as a single user.
+	// ProfileReadOnly reports on the member and forwards all users' read requests as a single user.
 	ProfileReadOnly AgentProfile = "ReadOnly"
 )
 
-// Trust selects the certificates that an agent accepts from the hub.
+// Trust defines which CAs an agent trusts when it verifies the hub.
 // +kubebuilder:validation:Enum=Pinned;System
 type Trust string
 
 const (
-	// TrustPinned accepts only the CA bundle that the agent received from the hub.
+	// TrustPinned trusts only the CAs that the agent received from the hub.
 	TrustPinned Trust = "Pinned"
-	// TrustSystem accepts the certificate authorities in the agent's image.
+	// TrustSystem trusts the CAs in the agent's image.
 	TrustSystem Trust = "System"
 )
 
 // AgentStatus describes the agent that serves a member.
 type AgentStatus struct {
-	// version is the version of the agent, for example "v0.1.0". If there are several replicas, it is the version of the
-	// leader.
+	// version is the version of the agent, for example "v0.1.0". With several replicas, it is the leader's version.
 	Version string `json:"version"`
 	// replicas is the number of agent replicas with an open tunnel.
 	Replicas int32 `json:"replicas"`
@@ -195,20 +196,21 @@ type AgentStatus struct {
 	// +optional
 	WantedImage string `json:"wantedImage,omitempty"`
 
-	// observedGeneration is the generation of the Cluster that the last rollout of the agent's Deployment is based on.
+	// observedGeneration is the generation of the Cluster on which the last rollout of the agent's Deployment was
+	// based.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// upgrade describes this agent's part in the last upgrade of all agents. It is absent before the first upgrade.
-	// Such upgrades are controlled by agent.rollout in the hub's configuration.
+	// upgrade describes the progress of this agent in the last upgrade of all agents. It is absent before the first
+	// such upgrade. These upgrades are controlled by agent.rollout in the hub's configuration.
 	// +optional
 	Upgrade *AgentUpgrade `json:"upgrade,omitempty"`
 }
 
-// AgentUpgrade describes one agent's part in an upgrade of all agents.
+// AgentUpgrade describes the progress of one agent in an upgrade of all agents.
 type AgentUpgrade struct {
-	// revision identifies the settings that the hub applies to the Deployments of all agents: the image, and the
-	// template of this manager version.
+	// revision identifies the settings that the hub applies to the Deployments of all agents: the image and the
+	// Deployment template of the manager's version.
 	Revision string `json:"revision"`
 
 	// wave is the wave that the Cluster belonged to when the upgrade of its agent started.

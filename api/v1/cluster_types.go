@@ -70,24 +70,24 @@ type ClusterSpec struct {
 	Agent Agent `json:"agent,omitempty"`
 
 	// authorizedEndpoint lets users connect directly to an address of the member, without the hub. Users authenticate
-	// with short-lived tokens that the hub has signed for this Cluster. Since the endpoint decides where users' tokens
-	// are sent, setting it requires the "update" verb on clusters/agent, which no workspace role includes. It also
-	// requires signIn in the hub's configuration and an agent with the Full profile. By default there is no such
-	// endpoint.
+	// with short-lived tokens that the hub has signed for this Cluster. Setting authorizedEndpoint requires the
+	// "update" verb on clusters/agent, which no workspace role includes, because the endpoint decides where users'
+	// tokens are sent. It also requires signIn in the hub's configuration and an agent with the Full profile. By
+	// default there is no such endpoint.
 	// +optional
 	// +kubebuilder:default={}
 	AuthorizedEndpoint AuthorizedEndpoint `json:"authorizedEndpoint,omitzero"`
 
 	// deletionPolicy defines what happens in the member when the Cluster is deleted. With Uninstall, the default, the
 	// hub asks the agent to remove itself and everything that Drover installed, provided that the agent can be reached
-	// within 20 seconds. With Orphan, the member is left unchanged. Deletion on the hub completes in both cases.
+	// within 20 seconds. With Orphan, the member is left unchanged. In both cases, the Cluster is deleted from the hub.
 	// +optional
 	// +kubebuilder:default=Uninstall
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 
-	// deletionProtection prevents any deletion of the Cluster, by users and by GitOps tools. Setting it back to false
-	// requires permission to delete the Cluster. Deleting the whole workspace still deletes the Cluster. It defaults to
-	// false.
+	// deletionProtection prevents users and GitOps tools from deleting the Cluster. Setting it back to false requires
+	// permission to delete the Cluster. Deleting the whole workspace still deletes the Cluster. deletionProtection
+	// defaults to false.
 	// +optional
 	DeletionProtection bool `json:"deletionProtection,omitempty"`
 }
@@ -107,17 +107,17 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName cannot be set with the mode APIServer, in which the agent serves no users"
 type AuthorizedEndpoint struct {
 	// mode selects the server that users connect to. The default, Agent, is the agent itself, on port 6443 of its pods.
-	// This mode works in every member. APIServer, which is experimental, is the member's API server. To use it,
+	// This mode works in every member. APIServer, which is experimental, is the member's API server. To use this mode,
 	// configure the API server to verify tokens with the agent's DaemonSet on the control plane nodes, set server to
-	// the API server's address, and set caBundle to the CA that issued the API server's certificate. After a change of
-	// the mode, the agent's manifest must be applied again.
+	// the API server's address, and set caBundle to the CA that issued the API server's certificate. After you change
+	// the mode, apply the agent's manifest again.
 	// +optional
 	Mode AuthorizedEndpointMode `json:"mode,omitempty"`
 
 	// server is the URL that users connect to: https://, a host and optionally a port. In Agent mode, create a Service
 	// or a load balancer that forwards connections to port 6443 of the agent's pods, including pods that are not ready,
 	// because no pod is ready while the hub is unreachable. In APIServer mode, server is the address of the API server.
-	// If server is empty, the endpoint is off.
+	// If server is empty, users can reach the member only through the hub.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
 	// +kubebuilder:validation:XValidation:rule="self.matches('^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[](([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,7}:|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,5}(:[0-9a-f]{1,4}){1,2}|([0-9a-f]{1,4}:){1,4}(:[0-9a-f]{1,4}){1,3}|([0-9a-f]{1,4}:){1,3}(:[0-9a-f]{1,4}){1,4}|([0-9a-f]{1,4}:){1,2}(:[0-9a-f]{1,4}){1,5}|[0-9a-f]{1,4}:(:[0-9a-f]{1,4}){1,6}|:((:[0-9a-f]{1,4}){1,7}|:))[]])(:[0-9]{1,5})?$')",message="must be https://<host> or https://<host>:<port>, in lower case and without a path"
@@ -139,9 +139,9 @@ type AuthorizedEndpoint struct {
 	// +kubebuilder:validation:MaxLength=16384
 	CABundle string `json:"caBundle,omitempty"`
 
-	// offline is how long users can continue to work without the hub. Users' tokens for this Cluster have this
-	// lifetime. The member also stops serving users when its list of ended sessions is older than this time. The valid
-	// range is 10m to 12h. It defaults to 1h.
+	// offline is how long users can continue to work without the hub. It is the lifetime of users' tokens for this
+	// Cluster. The member also stops serving users when its list of ended sessions is older than this duration. The
+	// valid range is 10m to 12h. It defaults to 1h.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m|h))+$')",message="offline must be in hours, minutes and seconds, for example 8h or 1h30m"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+(s|m|h))+$') || duration(self) >= duration('10m') && duration(self) <= duration('12h')",message="offline must be between 10m and 12h"
@@ -178,8 +178,8 @@ type Registration struct {
 	// +optional
 	TokenSecretRef *SecretKeyReference `json:"tokenSecretRef,omitempty"`
 
-	// tokenTTL is how long the join token can be used, counted from the time when Drover first saw it. The valid range
-	// is 1m to 8760h. It defaults to 24h. tokenTTL has no effect after an agent has joined.
+	// tokenTTL is how long the join token can be used, counted from the time when Drover first saw the token. The valid
+	// range is 1m to 8760h. It defaults to 24h. tokenTTL has no effect after an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="tokenTTL must be in hours, minutes and seconds, for example 36h or 1h30m"
@@ -214,7 +214,9 @@ type ClusterStatus struct {
 	// conditions describe the state of the Cluster. Registered, Connected and Ready are always present. AgentUpToDate,
 	// GuardsApplied and DirectAccess are present once their state is known. Stalled is present while manual action is
 	// required. Withdrawn is present while the member still has objects that were delivered before its agent became
-	// ReadOnly. RestoreConfirmed is present while a restored hub holds back changes to the member.
+	// ReadOnly. Maintained is present while the agent has no leader. Continuous is present for one day after the
+	// member's etcd was reset to an earlier state. RestoreConfirmed is present while a restored hub holds back changes
+	// to the member.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -248,7 +250,7 @@ type ClusterStatus struct {
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
 
 	// requested is the total of the resource requests of all pods that have not finished, rounded like capacity. It may
-	// lag behind by a minute.
+	// lag by up to a minute.
 	// +optional
 	Requested corev1.ResourceList `json:"requested,omitempty"`
 
@@ -261,13 +263,14 @@ type ClusterStatus struct {
 	// +kubebuilder:validation:MaxLength=4096
 	DirectAuthority string `json:"directAuthority,omitempty"`
 
-	// lastSeen is the time when the member's last tunnel closed. It is updated when the connection is lost, not while
-	// the member is connected.
+	// lastSeen is the time when the member's last tunnel closed. It is updated when the connection is lost, but not
+	// while the member is connected.
 	// +optional
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 
 	// restore lists the changes that the hub holds back after its etcd was restored from a backup. The hub applies them
-	// after an administrator has confirmed them with "kubectl drover restored". It is absent when nothing is held back.
+	// after an administrator has confirmed them with "kubectl drover restored". The field is absent when nothing is
+	// held back.
 	// +optional
 	Restore *RestoreStatus `json:"restore,omitempty"`
 }

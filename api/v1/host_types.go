@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Host represents a machine on which Drover can install software through an agent that runs there as root. The Host's
-// namespace is the workspace that it belongs to.
+// Host represents a machine on which Drover can install software through an agent that runs as root. The namespace of
+// the Host is the workspace that the machine belongs to.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -66,16 +66,16 @@ type HostSpec struct {
 	TokenTTL metav1.Duration `json:"tokenTTL,omitzero"`
 
 	// deletionPolicy defines what happens on the machine when the Host is deleted. With Clean, the default, the host
-	// carries out the cleanup instructions in its plan Secret and removes its agent. With Orphan, the machine is left
-	// unchanged and its agent can no longer connect. A host that is not connected is not cleaned.
+	// carries out the cleanup instructions in the Secret "<host>-host-plan" and removes its agent. With Orphan, the
+	// machine is left unchanged and its agent can no longer connect. A host that is not connected is not cleaned.
 	// +optional
 	// +kubebuilder:default=Clean
 	DeletionPolicy HostDeletionPolicy `json:"deletionPolicy,omitempty"`
 
-	// internalAddress is the IP address that the other machines of a cluster use to reach this machine. In clusters of
-	// a ClusterInstallation it is also the node's address. It defaults to the first address that the machine reports.
-	// Set internalAddress if the reported address is wrong, for example on machines that all report the same NAT
-	// address on their first network interface. Set this field before the host is taken.
+	// internalAddress is the IP address that the other machines of a cluster use to reach this machine. In the cluster
+	// of a ClusterInstallation, it is also the node's address. It defaults to the first address that the machine
+	// reports. Set internalAddress if the reported address is wrong, for example on machines that all report the same
+	// NAT address on their first network interface. Set it before the host is taken.
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="self.matches('^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])[.]){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])$|^(([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,7}:|([0-9A-Fa-f]{1,4}:){1,6}:[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,5}(:[0-9A-Fa-f]{1,4}){1,2}|([0-9A-Fa-f]{1,4}:){1,4}(:[0-9A-Fa-f]{1,4}){1,3}|([0-9A-Fa-f]{1,4}:){1,3}(:[0-9A-Fa-f]{1,4}){1,4}|([0-9A-Fa-f]{1,4}:){1,2}(:[0-9A-Fa-f]{1,4}){1,5}|[0-9A-Fa-f]{1,4}:(:[0-9A-Fa-f]{1,4}){1,6}|:((:[0-9A-Fa-f]{1,4}){1,7}|:))$')",message="internalAddress must be an IP address, for example 10.0.0.5 or fd00::5"
@@ -83,8 +83,8 @@ type HostSpec struct {
 	InternalAddress string `json:"internalAddress,omitempty"`
 
 	// consumerRef refers to the object that has taken the host and provides its instructions. The object is in the
-	// Host's own namespace. The object's controller sets this field, and removes it when the machine is clean. A host
-	// with a consumerRef cannot be taken by any other object.
+	// Host's own namespace. The object's controller sets this field, and removes it once the machine has been cleaned.
+	// A host with a consumerRef cannot be taken by any other object.
 	// +optional
 	ConsumerRef *HostConsumerRef `json:"consumerRef,omitempty"`
 }
@@ -151,9 +151,9 @@ type HostStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// state is the stage that the machine has reached, which is WaitingToRegister, Available, Installing,
-	// WaitingForKubernetes, Active or Cleaning. It keeps its value while the agent is disconnected. The Ready condition
-	// shows whether the agent is connected.
+	// state is the stage that the machine has reached: WaitingToRegister, Available, Installing, WaitingForKubernetes,
+	// Active or Cleaning. It keeps its value while the agent is disconnected. The Ready condition shows whether the
+	// agent is connected.
 	// +optional
 	State HostState `json:"state,omitempty"`
 
@@ -194,8 +194,8 @@ type HostStatus struct {
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 }
 
-// HostMachine describes a machine as its agent reports it. It is informational only. Drover makes no decisions based on
-// it, because a machine can report anything.
+// HostMachine describes a machine as its agent reports it. The description is informational only. Drover makes no
+// decisions based on it, because a machine can report anything.
 type HostMachine struct {
 	// hostname is the hostname of the machine.
 	// +optional
@@ -206,7 +206,7 @@ type HostMachine struct {
 	// architecture is the processor architecture, for example "amd64".
 	// +optional
 	Architecture string `json:"architecture,omitempty"`
-	// kernel is the release of the kernel.
+	// kernel is the release of the kernel, for example "6.8.0-45-generic".
 	// +optional
 	Kernel string `json:"kernel,omitempty"`
 	// cpus is the number of CPUs.
@@ -235,7 +235,8 @@ type HostMachine struct {
 
 // HostPlanStatus describes the progress of a host's instructions.
 type HostPlanStatus struct {
-	// version identifies the instructions that this status describes, as "<UID>.<resourceVersion>" of their Secret.
+	// version identifies the instructions that this status describes. It is the UID and resourceVersion of their
+	// Secret, as "<UID>.<resourceVersion>".
 	// +optional
 	Version string `json:"version,omitempty"`
 	// done is the number of one-time instructions that have succeeded.
@@ -259,11 +260,12 @@ type HostPlanStatus struct {
 const (
 	// HostJoinSecretSuffix is appended to the Host's name to form the name of the Secret with the join token and command.
 	HostJoinSecretSuffix = "-host-join"
-	// HostAgentSecretSuffix is appended to the Host's name to form the name of the Secret with the identity of its agent.
-	// It differs from AgentSecretSuffix so that the Secrets of a Cluster "x-host" and of a Host "x" have different names.
+	// HostAgentSecretSuffix is appended to the Host's name to form the name of the Secret with the identity of the
+	// agent. The suffix differs from AgentSecretSuffix so that the Secrets of a Cluster "x-host" and of a Host "x" have
+	// different names.
 	HostAgentSecretSuffix = "-host-identity"
-	// HostPlanSecretSuffix is appended to the Host's name to form the name of the Secret with its instructions. That
-	// Secret has the type SecretTypeHostPlan.
+	// HostPlanSecretSuffix is appended to the Host's name to form the name of the Secret with the Host's instructions.
+	// This Secret has the type SecretTypeHostPlan.
 	HostPlanSecretSuffix = "-host-plan"
 )
 
@@ -272,7 +274,7 @@ const (
 // changed.
 const SecretTypeHostPlan = Group + "/host-plan"
 
-// HostPlanKey is the key in the Secret whose value contains the instructions.
+// HostPlanKey is the key of the instructions in the Secret's data.
 const HostPlanKey = "plan.json"
 
 // Reasons of a Host's conditions, in addition to Pending, AwaitingAgent, TokenExpired, SecretConflict,
@@ -282,7 +284,7 @@ const (
 	ReasonHostAvailable = "Available"
 	// ReasonInstalling means that the host is carrying out its instructions.
 	ReasonInstalling = "Installing"
-	// ReasonWaitingForKubernetes means that a probe has not succeeded yet, or is failing again.
+	// ReasonWaitingForKubernetes means that a probe has not succeeded yet, or that it is failing again.
 	ReasonWaitingForKubernetes = "WaitingForKubernetes"
 	// ReasonActive means that all instructions and all probes have succeeded.
 	ReasonActive = "Active"

@@ -12,8 +12,8 @@ import (
 // and secrets.
 //
 // A namespace belongs to a Project if spec.namespaces lists it, or if a user has labeled it in the member with
-// "cluster.drover.dev/project: <name>". Secrets in the Project's own namespace that have the same label are copied to
-// all namespaces in the Project. Deleting a Project does not delete its namespaces.
+// "cluster.drover.dev/project: <name>". Secrets in the Project's own namespace on the hub that have the same label are
+// copied to all namespaces in the Project. Deleting a Project does not delete its namespaces.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -34,7 +34,7 @@ type Project struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec defines the members of the project and the settings of its namespaces.
+	// spec defines the members that the project applies to and the settings of its namespaces.
 	// +required
 	Spec ProjectSpec `json:"spec"`
 
@@ -53,8 +53,8 @@ type ProjectList struct {
 	Items           []Project `json:"items"`
 }
 
-// ProjectSpec defines the members of a Project and the settings of its namespaces. Every field can be changed at any
-// time. Quantities must not use an exponent: write 1000 or 1k instead of 1e3.
+// ProjectSpec defines the members that a Project applies to and the settings of its namespaces. Every field can be
+// changed at any time. Quantities must not use an exponent: write 1000 or 1k instead of 1e3.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || self.resourceQuota.all(k, self.?namespaceDefaultResourceQuota[?k].hasValue())",message="every resource in resourceQuota needs a share in namespaceDefaultResourceQuota",messageExpression="'every resource in resourceQuota needs a share in namespaceDefaultResourceQuota; missing: %s'.format([self.resourceQuota.filter(k, !self.?namespaceDefaultResourceQuota[?k].hasValue())])"
 // +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || !has(self.namespaceDefaultResourceQuota) || ['requests.cpu', 'requests.memory', 'limits.cpu', 'limits.memory', 'requests.storage'].all(k, !(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || [self.resourceQuota[k], self.namespaceDefaultResourceQuota[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k]))))",message="namespaceDefaultResourceQuota must not exceed resourceQuota",messageExpression="'namespaceDefaultResourceQuota must not exceed resourceQuota: %s'.format([['requests.cpu', 'requests.memory', 'limits.cpu', 'limits.memory', 'requests.storage'].filter(k, !(!(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || [self.resourceQuota[k], self.namespaceDefaultResourceQuota[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k])))))])"
@@ -87,9 +87,9 @@ type ProjectSpec struct {
 	ResourceQuota corev1.ResourceList `json:"resourceQuota,omitempty"`
 
 	// namespaceDefaultResourceQuota is the share of the quota that each namespace gets. At most 24 keys are allowed.
-	// Older namespaces get their shares first. If resourceQuota is not sufficient for all of them, newer namespaces get
-	// the remainder or nothing, and the QuotaFits condition reports this. If a resource is missing from resourceQuota,
-	// every namespace gets its full share of that resource. By default there are no shares.
+	// Older namespaces get their shares first. If resourceQuota is not sufficient for all namespaces, newer ones get
+	// the remainder or nothing, and the QuotaFits condition reports the shortage. If a resource is missing from
+	// resourceQuota, every namespace gets its full share of that resource. By default there are no shares.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=24
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="keys must be resources that a ResourceQuota supports",messageExpression="'a ResourceQuota does not support %s'.format([self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))])"
@@ -98,8 +98,8 @@ type ProjectSpec struct {
 	NamespaceDefaultResourceQuota corev1.ResourceList `json:"namespaceDefaultResourceQuota,omitempty"`
 
 	// containerDefaults are the resource requests and limits for containers that set none. They become a LimitRange in
-	// each namespace. If resourceQuota restricts requests or limits, Kubernetes rejects pods that do not set them, so
-	// set defaults here. By default there are no such defaults.
+	// each namespace. If resourceQuota restricts requests or limits, Kubernetes rejects pods that do not set them. In
+	// that case, set defaults here. By default there are no such defaults.
 	// +optional
 	// +structType=atomic
 	ContainerDefaults *ContainerDefaults `json:"containerDefaults,omitempty"`
@@ -112,9 +112,10 @@ type ProjectSpec struct {
 	// +kubebuilder:default=None
 	NetworkIsolation NetworkIsolation `json:"networkIsolation,omitempty"`
 
-	// podSecurity is the level of the Pod Security Standards that applies to the namespaces in the enforce, warn and
-	// audit modes. It is privileged, baseline or restricted. Setting it, and deleting a project that sets it, requires
-	// the "updatepsa" verb on the project. By default Drover does not change the namespaces' labels.
+	// podSecurity is the level of the Pod Security Standards for the project's namespaces: privileged, baseline or
+	// restricted. It applies to the enforce, warn and audit modes. Setting it, and deleting a project that sets it,
+	// requires the "updatepsa" verb on the project. By default Drover does not change the Pod Security labels of the
+	// namespaces.
 	// +optional
 	PodSecurity PodSecurity `json:"podSecurity,omitempty"`
 }
@@ -175,7 +176,7 @@ type ProjectStatus struct {
 	// +optional
 	NamespaceCount int32 `json:"namespaceCount,omitempty"`
 
-	// namespaces contains the number of namespaces in each of the first hundred members, ordered by name.
+	// namespaces contains the number of the project's namespaces in each of the first hundred members, ordered by name.
 	// +optional
 	// +listType=map
 	// +listMapKey=cluster

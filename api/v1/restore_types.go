@@ -17,41 +17,41 @@ const (
 	ConditionRestoreConfirmed = "RestoreConfirmed"
 
 	// ReasonHubRestored means that the hub's etcd was restored from a backup that is older than a member's state. The
-	// hub makes no changes in that member until an administrator has confirmed the changes with "kubectl drover
-	// restored". RestoreConfirmed is False with the same reason. The object becomes Stalled.
+	// hub makes no changes in the member until an administrator has confirmed them with "kubectl drover restored".
+	// RestoreConfirmed is False with the same reason. The object becomes Stalled.
 	ReasonHubRestored = "HubRestored"
 
-	// ReasonMemberAhead means that members have completed a revision of the plan that this hub has no record of,
-	// because the hub was restored from an older backup. Only the hub uses this reason. No work starts until an
-	// administrator applies the intended plan, or sets AnnotationResume on the Plan. The Plan becomes Stalled.
+	// ReasonMemberAhead means that members have completed a revision of the Plan that the hub has no record of, because
+	// the hub was restored from an older backup. Only the hub uses this reason. No work starts until an administrator
+	// applies the intended Plan, or sets AnnotationResume on the Plan. The Plan becomes Stalled.
 	ReasonMemberAhead = "MemberAhead"
 )
 
-// RestoreStatus lists the changes to a member or a Host that a restored hub holds back. The entries are names of sets;
-// for example, "crtb/alice" is the set for the ClusterRoleTemplateBinding "alice". Each list contains only the first 50
-// names.
+// RestoreStatus lists the changes to a member or a Host that a restored hub holds back. Each entry is the name of a
+// set, which contains everything that results from one object on the hub. For example, "crtb/alice" is the set that
+// results from the ClusterRoleTemplateBinding "alice". Each list contains only the first 50 names.
 type RestoreStatus struct {
-	// checkpoint identifies the state of the agent that the hub has no record of. Setting the annotation
-	// cluster.drover.dev/restored to this value confirms the changes.
+	// checkpoint identifies the state of the agent that the hub has no record of. To confirm the changes, set the
+	// annotation cluster.drover.dev/restored to this value.
 	Checkpoint string `json:"checkpoint"`
 	// summary counts the changes, for example "2 to add, 0 to change, 1 to remove".
 	Summary string `json:"summary"`
-	// digest is the SHA-256 of all names, including names that do not fit in the lists. It changes whenever the names
-	// of the sets to add, change or remove change.
+	// digest is the SHA-256 of all names in the lists, including names that do not fit. It changes whenever a name is
+	// added to one of the lists or removed from it.
 	// +optional
 	Digest string `json:"digest,omitempty"`
-	// add lists the sets that the hub has and the member lacks. They were deleted after the backup was taken, or were
-	// never delivered.
+	// add lists the sets that exist on the hub but not in the member. They were deleted after the backup was taken, or
+	// were never delivered.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=50
 	Add []string `json:"add,omitempty"`
-	// change lists the sets whose content in the member differs from the hub's.
+	// change lists the sets whose content in the member differs from their content on the hub.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=50
 	Change []string `json:"change,omitempty"`
-	// remove lists the sets that the member has and the hub lacks. They were created after the backup was taken.
+	// remove lists the sets that exist in the member but not on the hub. They were created after the backup was taken.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=50

@@ -8,13 +8,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RoleTemplate is a named list of rules that can be granted in members: in a whole cluster, with a
+// RoleTemplate is a named list of RBAC rules that can be granted in members: in a whole cluster, with a
 // ClusterRoleTemplateBinding, or in the namespaces of a project, with a ProjectRoleTemplateBinding. In each member
-// where it is used, it becomes a ClusterRole named "drover:<name>" that contains exactly the template's own and
-// inherited rules.
+// where the template is used, it becomes a ClusterRole named "drover:<name>" that contains exactly the template's own
+// and inherited rules.
 //
-// Creating a RoleTemplate, or changing its rights, requires the "escalate" verb on roletemplates. Binding it requires
-// the "bind" verb.
+// Creating a RoleTemplate, or changing the rights that it grants, requires the "escalate" verb on roletemplates.
+// Binding it requires the "bind" verb.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -79,9 +79,9 @@ type RoleTemplateSpec struct {
 	Rules []rbacv1.PolicyRule `json:"rules,omitempty"`
 
 	// inherits lists other RoleTemplates whose rules this template includes, along with the rules that they inherit. At
-	// most 32 are allowed. A template that lists itself is rejected. A cycle through several templates is accepted,
-	// because each template is written separately. All templates that inherit from the cycle become Stalled with reason
-	// InheritanceCycle, and grant nothing until the cycle is broken.
+	// most 32 are allowed. A template that lists itself is rejected. A cycle of several templates is not rejected,
+	// because each template is validated on its own. Instead, all templates that inherit from the cycle become Stalled
+	// with reason InheritanceCycle, and grant nothing until the cycle is broken.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
@@ -90,10 +90,10 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Inherits []string `json:"inherits,omitempty"`
 
-	// external is the name of an existing ClusterRole in the members, such as "cluster-admin" or "edit". Bindings then
-	// refer to this ClusterRole. Drover does not create the ClusterRole and does not know its rules, so other templates
-	// cannot inherit an external template. In a member without this ClusterRole, a binding grants nothing until the
-	// ClusterRole is created.
+	// external is the name of an existing ClusterRole in the members, such as "cluster-admin" or "edit". Bindings to
+	// the template then refer to this ClusterRole. Drover does not create the ClusterRole and does not know its rules,
+	// so other templates cannot inherit an external template. In a member without this ClusterRole, a binding grants
+	// nothing until the ClusterRole is created.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -103,7 +103,7 @@ type RoleTemplateSpec struct {
 	External string `json:"external,omitempty"`
 
 	// locked prevents users from creating new bindings to the template, unless they have the "escalate" verb, which
-	// also lets them unlock the template. Existing bindings are not affected. It defaults to false.
+	// also lets them unlock the template. Existing bindings are not affected. locked defaults to false.
 	// +optional
 	Locked bool `json:"locked,omitempty"`
 }
@@ -113,15 +113,15 @@ type RoleTemplateSpec struct {
 type RoleContext string
 
 const (
-	// ContextCluster applies to whole members.
+	// ContextCluster is the context of templates that are bound in whole members.
 	ContextCluster RoleContext = "Cluster"
-	// ContextProject applies to the namespaces of a Project.
+	// ContextProject is the context of templates that are bound in the namespaces of a Project.
 	ContextProject RoleContext = "Project"
 )
 
-// RoleTemplateStatus is the observed state of a RoleTemplate. It does not name members, because members belong to
-// workspaces, and every user who can bind the template can read its status. Failures in a member are reported in the
-// status of the binding.
+// RoleTemplateStatus is the observed state of a RoleTemplate. It does not name members, because users who can bind the
+// template can read its status, but might not have access to the workspaces of these members. Failures in a member are
+// reported in the status of the binding.
 type RoleTemplateStatus struct {
 	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
