@@ -7,9 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// JWTProvider is a token issuer. Workloads send its tokens directly to the hub. Its fields follow the JWTAuthenticator
-// type of Kubernetes. There is no login and no session, so a token is valid until it expires. User and group names get
-// the AuthProvider's name as a prefix, and no other prefix.
+// JWTProvider configures an issuer of tokens that workloads send directly to the hub. The fields follow the
+// JWTAuthenticator type of Kubernetes. There is no login and no session, so a token is valid until it expires. The
+// AuthProvider's name is the only prefix of user and group names.
 type JWTProvider struct {
 	// issuer identifies the issuer and the tokens to accept.
 	// +required
@@ -44,14 +44,16 @@ type JWTProvider struct {
 // JWTIssuer identifies a token issuer and the tokens to accept from it.
 type JWTIssuer struct {
 	// url is the https URL of the issuer. It must equal the iss claim of tokens and the issuer in the discovery
-	// document. Unless discoveryURL is set, the discovery document is read from <url>/.well-known/openid-configuration.
+	// document. Unless discoveryURL is set, the hub reads the discovery document from
+	// <url>/.well-known/openid-configuration.
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without a user, query or fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	URL string `json:"url"`
 
-	// discoveryURL is the URL of the discovery document if it is not below url.
+	// discoveryURL is the URL of the discovery document. Set it only if the document is not at the default location
+	// below url.
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without a user, query or fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -81,7 +83,7 @@ type JWTIssuer struct {
 	AudienceMatchPolicy JWTAudienceMatchPolicy `json:"audienceMatchPolicy,omitempty"`
 }
 
-// JWTAudienceMatchPolicy defines how many of the audiences a token must contain.
+// JWTAudienceMatchPolicy defines how many of the accepted audiences a token must contain.
 //
 // +kubebuilder:validation:Enum=MatchAny
 type JWTAudienceMatchPolicy string

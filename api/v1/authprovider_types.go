@@ -7,14 +7,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// AuthProvider is a source of identities other than local Users: an OpenID Connect provider, an LDAP directory, GitHub,
-// or an issuer of tokens for workloads. In bindings, the names of its users and groups are prefixed with the
-// AuthProvider's name, as in "<name>:<user>". Do not choose a name that is already a prefix in the RBAC of a member,
-// such as kubeadm in kubeadm:cluster-admins. The Secrets that an AuthProvider refers to must be in the manager's
-// namespace and have the label "cluster.drover.dev/secret: provider".
+// AuthProvider is a source of users other than the hub's own User objects: an OpenID Connect provider, an LDAP
+// directory, GitHub, or an issuer of tokens for workloads. In bindings, the names of its users and groups are prefixed
+// with the AuthProvider's name, as in "<name>:<user>". Do not choose a name that is already a prefix in the RBAC of a
+// member, such as kubeadm in kubeadm:cluster-admins. The Secrets that an AuthProvider refers to must be in the
+// manager's namespace and have the label "cluster.drover.dev/secret: provider".
 //
-// Users can sign in only if the manager's configuration sets signIn.issuer. Anyone with write access to AuthProviders
-// can impersonate any user of a provider, in every member.
+// Users can sign in only if signIn.issuer is set in the manager's configuration. Anyone with write access to
+// AuthProviders can impersonate any user of a provider, in every member.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -29,7 +29,8 @@ import (
 // +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['hub', 'system', 'local', 'kubeadm', 'eks'])",message="metadata.name must not be hub, system, local, kubeadm or eks: these are prefixes of other users",fieldPath=.metadata
 type AuthProvider struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name is the prefix of the provider's users and groups.
+	// metadata is the standard object's metadata. The name is the prefix of the names of the provider's users and
+	// groups.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
@@ -102,7 +103,7 @@ type ProviderSecret struct {
 // OIDCProvider is an OpenID Connect provider. Register <signIn.issuer>/v1/auth/callback/<name> with the provider as the
 // redirect URI.
 type OIDCProvider struct {
-	// url is the issuer URL. The discovery document is read from <url>/.well-known/openid-configuration.
+	// url is the issuer URL. The hub reads the discovery document from <url>/.well-known/openid-configuration.
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without a user, query or fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -126,10 +127,10 @@ type OIDCProvider struct {
 	// +required
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
-	// scopes are requested in addition to openid. Add offline_access if the provider issues refresh tokens only with
-	// this scope: without a refresh token, users must sign in again when their tokens expire. For Google, the hub sends
-	// access_type=offline instead. The scopes default to profile and offline_access, or to profile alone if the
-	// provider's scopes_supported does not list offline_access.
+	// scopes are the scopes that the hub requests in addition to openid. Add offline_access if the provider issues
+	// refresh tokens only with this scope. Without a refresh token, users must sign in again when their tokens expire.
+	// For Google, the hub sends access_type=offline instead. The scopes default to profile and offline_access, or to
+	// profile alone if the provider's scopes_supported does not list offline_access.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:Pattern=`^[!#-\[\]-~]+$`
 	// +kubebuilder:validation:items:MaxLength=128
@@ -137,23 +138,24 @@ type OIDCProvider struct {
 	// +optional
 	Scopes []string `json:"scopes,omitempty"`
 
-	// prompt is the prompt parameter for each login: login, consent, select_account, or several of these values. With
-	// "", the provider decides. It defaults to consent if refresh tokens are requested, as OpenID Connect requires, and
-	// to "" otherwise. Providers that do not support consent by users reject the value consent.
+	// prompt is the prompt parameter that the hub sends with each login: login, consent, select_account, or several of
+	// these values. With "", the provider decides. prompt defaults to consent if refresh tokens are requested, as
+	// OpenID Connect requires, and to "" otherwise. Some providers, in which only administrators can give consent,
+	// reject the value consent.
 	// +kubebuilder:validation:Pattern=`^((login|consent|select_account)( (login|consent|select_account))*)?$`
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	Prompt *string `json:"prompt,omitempty"`
 
 	// lowercaseNames converts the letters A to Z in names to lower case. Set it to true only if the provider's names
-	// are case-insensitive, as in Entra ID. With any other provider, one user could take the name of another. It
-	// defaults to false, which means that names with upper-case letters are rejected.
+	// are case-insensitive, as in Entra ID. With any other provider, a user could take over the name of another user.
+	// It defaults to false, which means that names with upper-case letters are rejected.
 	// +optional
 	LowercaseNames bool `json:"lowercaseNames,omitempty"`
 
 	// nameClaim is the claim that contains the user's name. The name must be unique within the provider and must never
-	// be given to another user. nameClaim defaults to preferred_username. If it is email, the provider must report the
-	// address as verified.
+	// be given to another user. nameClaim defaults to preferred_username. If nameClaim is email, the provider must
+	// report the address as verified.
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
@@ -179,7 +181,7 @@ type OIDCProvider struct {
 
 // LDAPProvider is an LDAP directory. All connections use TLS.
 type LDAPProvider struct {
-	// servers are the URLs of the directory's servers, in the order in which they are tried. A URL is either
+	// servers are the URLs of the directory's servers, in the order in which the hub tries them. A URL is either
 	// ldaps://host[:port], or ldap://host[:port] for StartTLS.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
@@ -218,7 +220,7 @@ type LDAPProvider struct {
 	AllowedGroups []string `json:"allowedGroups,omitempty"`
 }
 
-// LDAPBind is a service account of a directory.
+// LDAPBind contains the credentials of the service account that the hub uses to search the directory.
 type LDAPBind struct {
 	// dn is the name of the account: a DN or another name that the server accepts, such as drover@example.com for an
 	// Active Directory account.
@@ -311,7 +313,7 @@ type LDAPGroupSearch struct {
 	Depth int32 `json:"depth,omitempty"`
 }
 
-// GitHubProvider is github.com or a GitHub Enterprise Server. It requires an OAuth app with the callback URL
+// GitHubProvider configures github.com or a GitHub Enterprise Server. It requires an OAuth app with the callback URL
 // <signIn.issuer>/v1/auth/callback/<name>.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.organizations) && size(self.organizations) > 0 || has(self.anyUser) && self.anyUser",message="set organizations to restrict sign-in to their members, or set anyUser"
@@ -340,9 +342,9 @@ type GitHubProvider struct {
 	// +required
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
-	// organizations restricts sign-in to users who belong to at least one of these organizations. Each of these
-	// organizations that a user belongs to becomes a group of the user, as does each team, as organization/team. At
-	// most 64 are allowed. This field is required unless anyUser is set.
+	// organizations restricts sign-in to users who belong to at least one of these organizations. The user's groups are
+	// the organizations from this list to which the user belongs, and the user's teams, as organization/team. At most
+	// 64 are allowed. This field is required unless anyUser is set.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=64
@@ -361,8 +363,8 @@ type GitHubProvider struct {
 	// +optional
 	Teams []string `json:"teams,omitempty"`
 
-	// anyUser accepts all users, whether or not they belong to an organization. On github.com, this includes every
-	// GitHub user. anyUser cannot be combined with organizations. It defaults to false.
+	// anyUser accepts all users, whether or not they belong to an organization. On github.com, these are all GitHub
+	// users. anyUser cannot be combined with organizations. It defaults to false.
 	// +optional
 	AnyUser bool `json:"anyUser,omitempty"`
 }

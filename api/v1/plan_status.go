@@ -24,12 +24,13 @@ type PlanStatus struct {
 	LatestVersion string `json:"latestVersion,omitempty"`
 
 	// latestHash is the value of the plan's label on nodes that have completed the plan. It is a hash of the version,
-	// all of the work on a node, and the Secrets.
+	// the fields that define the work on a node, and the content of the Secrets in the plan.
 	// +optional
 	LatestHash string `json:"latestHash,omitempty"`
 
 	// revision identifies the revision of the hub's Plan that this status describes. In a member, it is the value of
-	// the "cluster.drover.dev/revision" annotation that the hub has set. On the hub, it is the Plan's current revision.
+	// the "cluster.drover.dev/revision" annotation that the hub has set. On the hub, it identifies the current revision
+	// of the Plan.
 	// +optional
 	Revision string `json:"revision,omitempty"`
 
@@ -50,15 +51,15 @@ type PlanStatus struct {
 	// +kubebuilder:validation:MaxItems=17
 	Waves []WaveStatus `json:"waves,omitempty"`
 
-	// members lists up to 20 members, failed members first and then members in progress, each sorted by name. It is
-	// absent in a member.
+	// members lists up to 20 members: first the failed members, then the members in progress, each group sorted by
+	// name. The field is absent in a member.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=20
 	Members []PlanMember `json:"members,omitempty"`
 
-	// applying lists up to 10 nodes in progress, sorted by cluster and name.
+	// applying lists up to 10 nodes in progress, sorted by cluster and node.
 	// +optional
 	// +listType=map
 	// +listMapKey=cluster
@@ -86,12 +87,12 @@ type PlanCount struct {
 	Applying int32 `json:"applying"`
 	// failed is the number of nodes that have no attempts left, or the number of members with such nodes.
 	Failed int32 `json:"failed"`
-	// held is the number of members or nodes that are currently left out. A node is held if it is not ready. Nodes with
-	// the label value "disabled" are not counted at all. A member is held if it is disconnected, if it is holding
-	// plans, or if its own window is closed.
+	// held is the number of members or nodes that are skipped for the time being. A node is held while it is not ready.
+	// Nodes on which the plan's label has the value "disabled" are not counted at all. A member is held while it is
+	// disconnected or holding plans, or while its own window is closed.
 	Held int32 `json:"held"`
-	// leftOut is the number of selected nodes that are not counted because they do not run Linux. Plans' pods run only
-	// on Linux.
+	// leftOut is the number of selected nodes that are not counted because they do not run Linux. The pods of plans run
+	// only on Linux.
 	// +optional
 	LeftOut int32 `json:"leftOut,omitempty"`
 	// summary is "<complete>/<total>".
@@ -104,12 +105,12 @@ type WaveStatus struct {
 	Name string `json:"name"`
 	// clusters counts the members in the wave.
 	Clusters PlanCount `json:"clusters"`
-	// soakUntil is the time when the soak of the wave ends. It is absent until the wave is complete.
+	// soakUntil is the time when the soak time of the wave ends. The field is absent until the wave is complete.
 	// +optional
 	SoakUntil *metav1.Time `json:"soakUntil,omitempty"`
 }
 
-// PlanMember describes the progress of a member.
+// PlanMember describes the progress of the plan in a member.
 type PlanMember struct {
 	// name is the name of the Cluster.
 	Name string `json:"name"`
@@ -131,7 +132,7 @@ type PlanMember struct {
 
 // ApplyingNode is a node in progress.
 type ApplyingNode struct {
-	// cluster is the name of the Cluster. It is empty in a member.
+	// cluster is the name of the Cluster. The field is empty if the Plan is in a member.
 	// +optional
 	// +kubebuilder:default=""
 	Cluster string `json:"cluster"`
@@ -141,7 +142,7 @@ type ApplyingNode struct {
 	Stage NodeStage `json:"stage"`
 	// since is the time when the first attempt on the node started.
 	Since metav1.Time `json:"since"`
-	// attempt is the number of the attempt, starting at 1.
+	// attempt is the number of the current attempt, starting at 1.
 	Attempt int32 `json:"attempt"`
 }
 
@@ -167,7 +168,7 @@ const (
 
 // NodeFailure is the last failure of a node.
 type NodeFailure struct {
-	// cluster is the name of the Cluster. It is empty in a member.
+	// cluster is the name of the Cluster. The field is empty if the Plan is in a member.
 	// +optional
 	// +kubebuilder:default=""
 	Cluster string `json:"cluster"`
@@ -234,7 +235,7 @@ const (
 
 	// ReasonComplete means that all nodes that the plan applies to are complete.
 	ReasonComplete = "Complete"
-	// ReasonNoNodes means that the plan currently selects no node.
+	// ReasonNoNodes means that the plan currently selects no nodes.
 	ReasonNoNodes = "NoNodes"
 
 	// ReasonApplying means that nodes are in progress.
@@ -243,18 +244,19 @@ const (
 	ReasonAwaitingRetry = "AwaitingRetry"
 	// ReasonAwaitingWindow means that the window is closed. The message says when it opens.
 	ReasonAwaitingWindow = "AwaitingWindow"
-	// ReasonAwaitingSlot means that another plan is using the nodes, or that the plan has to wait for another exclusive
-	// plan. The message names that plan.
+	// ReasonAwaitingSlot means that another plan is using the nodes, or that another exclusive plan is in progress. The
+	// message names the other plan.
 	ReasonAwaitingSlot = "AwaitingSlot"
-	// ReasonAwaitingNodes means that the remaining nodes are not ready, or a complete node has not become ready again.
+	// ReasonAwaitingNodes means that the remaining nodes are not ready, or that a complete node has not become ready
+	// again.
 	ReasonAwaitingNodes = "AwaitingNodes"
-	// ReasonSoaking means that a wave is complete and its soak time has not passed yet.
+	// ReasonSoaking means that a wave is complete, but its soak time has not passed yet.
 	ReasonSoaking = "Soaking"
 	// ReasonSettling means that a node is complete, but still counts toward concurrency until postCompleteDelay has
 	// passed.
 	ReasonSettling = "Settling"
-	// ReasonHeld means that the member is holding plans, or that its own window is closed. On the hub, this applies to
-	// all remaining members.
+	// ReasonHeld means that the member is holding plans, or that its own window is closed. On the hub, it means that
+	// this is the case for all remaining members.
 	ReasonHeld = "Held"
 	// ReasonPaused means that spec.paused is true.
 	ReasonPaused = "Paused"
@@ -296,17 +298,17 @@ const (
 	// PlansNamespace is the only namespace in a member in which Plans run. It also contains their Jobs and Secrets.
 	PlansNamespace = "drover-plans"
 
-	// LabelPlanPrefix + "/<plan>" is a label on Nodes and, on the hub, on Clusters. Its value is the hash of the plan
-	// that was completed there, or PlanDisabled. Drover sets the hash. Users can set PlanDisabled, or remove the label
-	// to run the plan on the node again. An annotation with the same key is the claim of a plan in progress. The
-	// annotation holds the start time and the progress. Only Drover sets the annotation.
+	// LabelPlanPrefix, followed by "/<plan>", is the key of a label on Nodes and, on the hub, on Clusters. The value is
+	// the hash of the plan that was completed there, or PlanDisabled. Drover sets the hash. Users can set PlanDisabled,
+	// or remove the label to run the plan on the node again. While the plan is in progress, Drover records the start
+	// time and the progress in an annotation with the same key. Only Drover sets this annotation.
 	LabelPlanPrefix = "plan." + Group
 
 	// PlanDisabled as the value of a plan's label excludes a Node or a Cluster from that plan.
 	PlanDisabled = "disabled"
 
 	// LabelPlansHold on a Cluster on the hub, or on the drover-plans Namespace in a member, holds all plans in that
-	// member, so that work does not start on any further node. Any value except "false" has this effect.
+	// member: they do not start work on any further nodes. Any value except "false" has this effect.
 	LabelPlansHold = "plans." + Group + "/hold"
 
 	// AnnotationPlansWindow on the drover-plans Namespace in a member is the member's own window for all plans. It
@@ -320,8 +322,8 @@ const (
 	// AnnotationRevision on a Plan in a member is the revision of the hub's Plan from which the member's Plan was
 	// created. Drover sets it.
 	AnnotationRevision = Group + "/revision"
-	// AnnotationResume on a Plan on the hub resumes the plan at the revision given as the value, even if members have
-	// completed another revision. See ReasonMemberAhead.
+	// AnnotationResume on a Plan on the hub resumes the plan at the revision in the annotation's value, even if members
+	// have completed another revision. See ReasonMemberAhead.
 	AnnotationResume = Group + "/resume"
 )
 

@@ -8,11 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Plan runs an image on nodes, either one node at a time or several in parallel. It can cordon and drain each node
-// before the image runs. Plans upgrade Kubernetes or the operating system, or do any other work that proceeds node by
-// node.
+// Plan runs a container image on nodes, either one node at a time or several in parallel. It can cordon and drain each
+// node before the image runs. Plans upgrade Kubernetes or the operating system, or do any other work that proceeds node
+// by node.
 //
-// In a workspace on the hub, a Plan applies to the members that clusterName or clusterSelector select, in the order
+// In a workspace on the hub, a Plan applies to the members that clusterName or clusterSelector selects, in the order
 // that rollout defines. In the drover-plans namespace of a member, a Plan sets neither clusterName nor clusterSelector,
 // and applies to the member itself. The agent runs such a Plan whether or not the hub is reachable. Anyone who can
 // create a Plan can do anything on the nodes that the Plan selects.
@@ -60,8 +60,8 @@ type PlanList struct {
 	Items           []Plan `json:"items"`
 }
 
-// PlanSpec defines the work, the nodes, their order and the time window. Every field can be changed at any time. If a
-// node's upgrade has already started, it finishes before the change takes effect on that node.
+// PlanSpec defines the work, the nodes, their order and the time window. Every field can be changed at any time. If an
+// upgrade has already started on a node, it finishes before the change takes effect on that node.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.version) || has(self.channel)",message="set version or channel"
 type PlanSpec struct {
@@ -100,7 +100,7 @@ type PlanTarget struct {
 	Rollout *Rollout `json:"rollout,omitempty"`
 }
 
-// Rollout defines the order of members.
+// Rollout defines the order of members and how many of them are in progress at the same time.
 type Rollout struct {
 	// maxConcurrentClusters is the maximum number of members in progress at the same time. The valid range is 1 to
 	// 10000. It defaults to 1.
@@ -119,11 +119,12 @@ type Rollout struct {
 	// +kubebuilder:validation:Maximum=10000
 	MaxFailedClusters int32 `json:"maxFailedClusters,omitempty"`
 
-	// waves are up to 16 groups of members. The plan is applied to these groups in order. A member belongs to the first
-	// wave that selects it. Members that no wave selects come last, in a wave named "rest". A wave starts when every
-	// member in the previous wave is complete or is a tolerated failure, at least one of these members is complete, and
-	// the soak time has passed. Members that are disconnected or that are holding plans do not delay a wave. They start
-	// when they reconnect or stop holding plans. By default there is one wave with all members.
+	// waves are up to 16 groups of members, to which the plan is applied in order. A member belongs to the first wave
+	// that selects it. Members that no wave selects come last, in a wave named "rest". A wave starts when every member
+	// in the previous wave is complete or is a tolerated failure, at least one of these members is complete, and the
+	// soak time has passed. A member that is disconnected, or that holds plans with the label
+	// plans.cluster.drover.dev/hold, does not delay a wave. It starts when it reconnects or the label is removed. By
+	// default there is one wave with all members.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -140,13 +141,13 @@ type Wave struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Name string `json:"name"`
 
-	// clusterSelector selects the plan's members for this wave. By default it selects all members that no earlier wave
-	// selects. If a selector is invalid, the plan becomes Stalled with the reason InvalidSelector.
+	// clusterSelector selects the members that belong to this wave. By default it selects all of the plan's members
+	// that no earlier wave selects. If a selector is invalid, the plan becomes Stalled with the reason InvalidSelector.
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 
-	// soak is the time that must pass between the completion of the wave and the start of the next one, for example "1h".
-	// It defaults to 0s.
+	// soak is the time that must pass between the completion of this wave and the start of the next one, for example
+	// "1h". It defaults to 0s.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+([.][0-9]+)?(ms|s|m|h))+$`
@@ -180,12 +181,12 @@ type PlanPace struct {
 	Exclusive bool `json:"exclusive,omitempty"`
 
 	// paused prevents the plan from starting work on further members or nodes, and from making further attempts. Nodes
-	// whose upgrade has not started are released and uncordoned. An upgrade that is already running finishes. It
+	// whose upgrade has not started are released and uncordoned. An upgrade that is already running finishes. paused
 	// defaults to false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// window is the time of the week in which work on nodes and further attempts can start. Work that has started
+	// window is the part of the week in which work on nodes and further attempts can start. Work that has started
 	// continues after the window has closed. By default, work can start at any time. If a member also has a window of
 	// its own, both windows must be open; see docs/spec/plan.md.
 	// +optional
@@ -214,7 +215,7 @@ type PlanPace struct {
 	PostCompleteDelay *metav1.Duration `json:"postCompleteDelay,omitempty"`
 }
 
-// PlanRetries defines how often a failed attempt is retried. Between attempts the node is uncordoned if the plan
+// PlanRetries defines how often a failed attempt is retried. Between attempts, the node is uncordoned if the plan
 // cordoned it. A node without remaining attempts has failed, and no work starts on other nodes in the same member until
 // the plan changes.
 type PlanRetries struct {
@@ -225,7 +226,8 @@ type PlanRetries struct {
 	// +kubebuilder:validation:Maximum=20
 	Limit *int32 `json:"limit,omitempty"`
 
-	// backoff is the delay before the second attempt. It doubles with each attempt, up to one hour. It defaults to 30s.
+	// backoff is the delay before the second attempt. The delay doubles with each further attempt, up to one hour.
+	// backoff defaults to 30s.
 	// +optional
 	// +kubebuilder:default="30s"
 	// +kubebuilder:validation:Type=string
@@ -239,8 +241,8 @@ type PlanRetries struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.startTime) || !has(self.endTime) || self.startTime != self.endTime",message="startTime and endTime must differ; for whole days leave both out"
 type TimeWindow struct {
-	// days are the days on which the window starts, written as Sun to Sat, Su to Sa, Sunday to Saturday or 0 to 6. Case
-	// does not matter. By default it starts every day.
+	// days are the days on which the window opens, written as Sun to Sat, Su to Sa, Sunday to Saturday or 0 to 6. Case
+	// does not matter. By default the window opens every day.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=7
@@ -260,7 +262,7 @@ type TimeWindow struct {
 
 	// timeZone is the time zone of startTime and endTime, as a name from the IANA time zone database, for example
 	// "Europe/Berlin". "Local" is rejected because its meaning differs from machine to machine. A window that contains
-	// a clock change is an hour shorter or longer on that day. It defaults to "UTC".
+	// a clock change is an hour shorter or longer on that day. timeZone defaults to "UTC".
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9_+/-]*$`
@@ -286,8 +288,8 @@ type PlanRelease struct {
 
 	// channel is an http or https URL that redirects, with status 302, 303, 307 or 308, to a URL whose last path
 	// element is the version. It must be at most 1024 characters long. The channel is queried every 15 minutes, unless
-	// version is set. After any other response, the last known version stays in effect. For Plans on the hub, the hub
-	// sends the request.
+	// version is set. After any other response, the last known version stays in effect. The hub queries the channels of
+	// Plans on the hub.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https?://[^\\s/]+.*$')`,message="must be an http or https URL, such as https://update.k3s.io/v1-release/channels/stable"

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NodeWork defines the work on each node. The plan runs again on complete nodes when the version, any of these fields
-// or the content of a referenced Secret changes.
+// NodeWork defines the work on each node. If any of these fields, the version or the content of a referenced Secret
+// changes, the plan runs again on complete nodes.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.secrets) || self.secrets.all(s, !has(s.path) || !s.path.contains('..'))",message="the path of a Secret must not contain .."
 type NodeWork struct {
@@ -18,8 +18,8 @@ type NodeWork struct {
 	// +optional
 	Prepare *PlanContainer `json:"prepare,omitempty"`
 
-	// cordon makes the node unschedulable while it is in progress. The node is uncordoned afterward, even after a
-	// failure, unless it was already cordoned. If drain is set, the node is always cordoned. It defaults to false.
+	// cordon makes the node unschedulable while it is in progress. Afterward, the node is uncordoned, even after a
+	// failure, unless it was cordoned before. If drain is set, the node is always cordoned. cordon defaults to false.
 	// +optional
 	Cordon bool `json:"cordon,omitempty"`
 
@@ -29,7 +29,7 @@ type NodeWork struct {
 	// +structType=atomic
 	Drain *Drain `json:"drain,omitempty"`
 
-	// upgrade runs on the node, with the host's root directory at /host. The container is privileged unless its
+	// upgrade runs on the node, with the host's root directory mounted at /host. The container is privileged unless its
 	// securityContext says otherwise.
 	// +required
 	Upgrade PlanContainer `json:"upgrade"`
@@ -56,8 +56,8 @@ type NodeWork struct {
 	// +kubebuilder:validation:MaxItems=16
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
-	// imagePullSecrets are Secrets in the plan's namespace for pulling images. On the hub, they require the same label
-	// as the Secrets in secrets, and are copied in the same way. At most 8 are allowed.
+	// imagePullSecrets are Secrets in the plan's namespace for pulling images. On the hub, each Secret must have the
+	// label plans.cluster.drover.dev/use: "true", and is copied to the members. At most 8 are allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -71,9 +71,9 @@ type NodeWork struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
-	// postCompleteLabels are labels that are added to each complete node. $(LATEST_VERSION) and $(LATEST_HASH) in a
-	// value are replaced. Keys in the kubernetes.io, k8s.io and drover.dev domains are rejected. At most 16 are
-	// allowed.
+	// postCompleteLabels are labels that are added to each complete node. In a value, $(LATEST_VERSION) is replaced by
+	// status.latestVersion, and $(LATEST_HASH) by status.latestHash. Keys in the kubernetes.io, k8s.io and drover.dev
+	// domains are rejected. At most 16 are allowed.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.matches('(^|[.])(kubernetes[.]io|k8s[.]io|drover[.]dev)/'))",message="labels in kubernetes.io, k8s.io and drover.dev cannot be set"
@@ -82,7 +82,8 @@ type NodeWork struct {
 	PostCompleteLabels map[string]LabelTemplate `json:"postCompleteLabels,omitempty"`
 }
 
-// LabelTemplate is a label value in which $(LATEST_VERSION) and $(LATEST_HASH) are replaced.
+// LabelTemplate is a label value in which $(LATEST_VERSION) is replaced by status.latestVersion, and $(LATEST_HASH) by
+// status.latestHash.
 // +kubebuilder:validation:MaxLength=128
 // +kubebuilder:validation:Pattern=`^([A-Za-z0-9_.-]|\$\(LATEST_VERSION\)|\$\(LATEST_HASH\))*$`
 type LabelTemplate string
@@ -134,7 +135,7 @@ type PlanContainer struct {
 	// +kubebuilder:validation:MaxItems=16
 	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
 
-	// volumes are additional host paths to mount. At most 16 are allowed.
+	// volumes are additional host paths to mount into the container. At most 16 are allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -178,7 +179,7 @@ type PlanSecret struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// path is the mount path. A relative path is resolved below /run/system-upgrade/secrets. The path defaults to the
+	// path is the mount path. A relative path is resolved below /run/system-upgrade/secrets. By default, path is the
 	// name of the Secret.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
@@ -199,8 +200,8 @@ type PlanSecret struct {
 
 // Drain contains the options of "kubectl drain".
 type Drain struct {
-	// timeout limits the whole drain, for example "10m". A drain that takes longer fails. "0s" means no limit. It defaults
-	// to 15m.
+	// timeout is the time limit for draining a node, for example "10m". A drain that takes longer fails. "0s" means no
+	// limit. It defaults to 15m.
 	// +optional
 	// +kubebuilder:default="15m"
 	// +kubebuilder:validation:Type=string
