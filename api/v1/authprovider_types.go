@@ -342,9 +342,9 @@ type GitHubProvider struct {
 	// +required
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
-	// organizations restricts sign-in to users who belong to at least one of these organizations. The user's groups are
-	// the organizations from this list to which the user belongs, and the user's teams, as organization/team. At most
-	// 64 are allowed. This field is required unless anyUser is set.
+	// organizations restricts sign-in to users who belong to at least one of these organizations. A user's groups are
+	// the listed organizations to which the user belongs, and the user's teams in these organizations, as
+	// organization/team. At most 64 are allowed. This field is required unless anyUser is set.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=64

@@ -247,8 +247,8 @@ const (
 	// ReasonAwaitingSlot means that another plan is using the nodes, or that another exclusive plan is in progress. The
 	// message names the other plan.
 	ReasonAwaitingSlot = "AwaitingSlot"
-	// ReasonAwaitingNodes means that the remaining nodes are not ready, or that a complete node has not become ready
-	// again.
+	// ReasonAwaitingNodes means that the remaining nodes are not ready or have taints that the plan does not tolerate,
+	// or that a complete node has not become ready again.
 	ReasonAwaitingNodes = "AwaitingNodes"
 	// ReasonSoaking means that a wave is complete, but its soak time has not passed yet.
 	ReasonSoaking = "Soaking"

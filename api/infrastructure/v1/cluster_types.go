@@ -9,9 +9,9 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// DroverCluster is the infrastructure of a Cluster API Cluster whose machines are Hosts. No infrastructure is created
-// for it. Drover provides the kubeconfig that Cluster API uses to reach the cluster through the hub's proxy, and lists
-// the Hosts' failure domains in the status.
+// DroverCluster is the infrastructure of a Cluster API Cluster whose machines are Hosts. Drover creates no
+// infrastructure for it. Drover provides the kubeconfig that Cluster API uses to reach the cluster through the hub's
+// proxy, and lists the Hosts' failure domains in the status.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -78,13 +78,13 @@ type Etcd struct {
 	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`
 	Schedule string `json:"schedule,omitempty"`
 	// retention is the number of scheduled snapshots that each control plane node keeps. The valid range is 1 to 100.
-	// It defaults to 5. Copies in s3 are never removed.
+	// It defaults to 5. Copies in the bucket are never removed.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	Retention int32 `json:"retention,omitempty"`
 	// s3 is the bucket to which all snapshots, including manual ones, are copied. Each snapshot also remains on the
-	// control plane node.
+	// control plane node. By default snapshots are not copied.
 	// +optional
 	S3 *provisionv1.EtcdS3 `json:"s3,omitempty"`
 }
@@ -115,8 +115,8 @@ type DroverClusterStatus struct {
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 
-	// failureDomains are the values of the spec.failureDomainLabel label on the Hosts in the workspace. At most 100 are
-	// listed.
+	// failureDomains lists the failure domains of the cluster, which are the values of the label
+	// spec.failureDomainLabel on the Hosts in the workspace. At most 100 are listed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -142,7 +142,7 @@ type Initialization struct {
 
 // FailureDomain is a failure domain of a cluster, as the Cluster API contract defines it.
 type FailureDomain struct {
-	// name is the value of the label.
+	// name is the name of the failure domain, which is the value of the label on the Hosts.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256

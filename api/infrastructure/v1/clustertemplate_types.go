@@ -19,7 +19,7 @@ type DroverClusterTemplate struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is the template.
+	// spec contains the template for DroverClusters.
 	// +required
 	Spec DroverClusterTemplateSpec `json:"spec"`
 }

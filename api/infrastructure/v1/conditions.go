@@ -6,14 +6,15 @@ package v1
 // Conditions of the kinds in this package. Cluster API copies Ready to the InfrastructureReady condition of the Cluster
 // or Machine.
 const (
-	// ConditionReady of a DroverCluster is True when Cluster API will be able to reach the cluster once its agent
-	// connects. ConditionReady of a DroverMachine is True when the Host has completed the bootstrap and is connected.
+	// ConditionReady of a DroverCluster is True when everything that Cluster API needs to reach the cluster is in
+	// place, even if the cluster's agent is not connected yet. ConditionReady of a DroverMachine is True when the Host
+	// has completed the bootstrap and is connected.
 	ConditionReady = "Ready"
 	// ConditionTasksSucceeded of a DroverMachine is present while the machine has tasks. It is False while a task is
 	// running or waiting, and when a task has failed.
 	ConditionTasksSucceeded = "TasksSucceeded"
 	// ConditionEtcdScheduled of a DroverCluster is present while the DroverCluster has a snapshot schedule. It is False
-	// if the schedule is invalid or the provisioner takes no snapshots. The message says what to do.
+	// if the schedule is invalid, or if the provisioner takes no snapshots. The message says what to do.
 	ConditionEtcdScheduled = "EtcdScheduled"
 	// ConditionPaused is True while Cluster API has paused the object.
 	ConditionPaused = "Paused"
@@ -21,8 +22,8 @@ const (
 
 // Reasons of the Ready condition.
 const (
-	// ReasonHubUnknown means that the hub's address and CA have not been published, because the manager is not running
-	// or its version is older than the provisioner's.
+	// ReasonHubUnknown means that the manager has not published the hub's address and CA, because it is not running or
+	// its version is older than the provisioner's.
 	ReasonHubUnknown = "HubUnknown"
 	// ReasonProvisioned means that the infrastructure is complete.
 	ReasonProvisioned = "Provisioned"
@@ -43,10 +44,10 @@ const (
 	// ReasonWaitingForBootstrap means that the bootstrap provider has not written its data yet.
 	ReasonWaitingForBootstrap = "WaitingForBootstrap"
 	// ReasonBootstrapRefused means that the bootstrap data requests something that Drover does not support on Hosts.
-	// The message says what.
+	// The message names the unsupported feature.
 	ReasonBootstrapRefused = "BootstrapRefused"
-	// ReasonNoHost means that the workspace has no available Host that the machine can take. The message says how many
-	// Hosts are unavailable for each reason.
+	// ReasonNoHost means that the workspace has no available Host that the machine can take. The message lists the
+	// reasons why Hosts are unavailable, and the number of Hosts for each reason.
 	ReasonNoHost = "NoHost"
 	// ReasonBootstrapping means that the Host is running the bootstrap.
 	ReasonBootstrapping = "Bootstrapping"
@@ -74,8 +75,8 @@ const (
 
 // Reasons of the EtcdScheduled condition.
 const (
-	// ReasonScheduled means that the schedule is valid. The latest EtcdSnapshot shows whether scheduled snapshots are
-	// taken.
+	// ReasonScheduled means that the schedule is valid. To find out whether scheduled snapshots are taken, see the
+	// latest EtcdSnapshot.
 	ReasonScheduled = "Scheduled"
 	// ReasonScheduleInvalid means that the schedule cannot be parsed, or matches no future time.
 	ReasonScheduleInvalid = "ScheduleInvalid"
@@ -87,8 +88,8 @@ const (
 	ProviderIDPrefix = "drover://"
 	// FinalizerHost keeps a DroverMachine until its Host has been cleaned and released.
 	FinalizerHost = Group + "/host"
-	// AnnotationUpdateAttempt on a DroverMachine triggers a retry of a failed in-place update whenever the annotation's
-	// value changes.
+	// AnnotationUpdateAttempt on a DroverMachine starts another attempt of a failed in-place update each time its value
+	// changes.
 	AnnotationUpdateAttempt = Group + "/update-attempt"
 	// KubeconfigSecretSuffix is appended to the name of the Cluster to form the name of the kubeconfig Secret that Cluster
 	// API reads.

@@ -3,7 +3,7 @@
 
 // Package v1 contains the kinds that make Drover a Cluster API infrastructure provider.
 //
-// They implement the v1beta2 contract. The machines of this provider are Hosts.
+// The kinds implement the v1beta2 contract of Cluster API. The machines of this provider are Hosts.
 //
 // +kubebuilder:object:generate=true
 // +groupName=infrastructure.cluster.drover.dev
@@ -15,7 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Group is the API group of these kinds. Cluster API reserves group names of this form for third-party providers.
+// Group is the API group of the kinds in this package. Cluster API reserves group names of this form for third-party
+// providers.
 const Group = "infrastructure.cluster.drover.dev"
 
 // GroupVersion is the group and version of this package.

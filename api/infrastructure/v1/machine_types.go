@@ -9,8 +9,8 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// DroverMachine is the infrastructure of a Cluster API Machine. It takes one Host from the workspace when the Machine
-// is created. After the Machine is deleted, the Host is cleaned and becomes available again.
+// DroverMachine is the infrastructure of a Cluster API Machine. When the Machine is created, the DroverMachine takes
+// one Host from the workspace. After the Machine is deleted, the Host is cleaned and becomes available again.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -33,7 +33,7 @@ type DroverMachine struct {
 	// +optional
 	Spec DroverMachineSpec `json:"spec,omitempty"`
 
-	// status is the state that Cluster API reads, including the machine's Host.
+	// status is the state that Cluster API reads. It includes the name of the machine's Host.
 	// +optional
 	Status DroverMachineStatus `json:"status,omitempty"`
 }
@@ -55,7 +55,7 @@ type DroverMachineSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
 
-	// hostSelector selects the Hosts in the workspace that the machine can take, by label. By default the machine can
+	// hostSelector selects, by label, the Hosts in the workspace that the machine can take. By default the machine can
 	// take any available Host.
 	// +optional
 	HostSelector *metav1.LabelSelector `json:"hostSelector,omitempty"`
@@ -66,14 +66,14 @@ type DroverMachineSpec struct {
 	AntiAffinity *AntiAffinity `json:"antiAffinity,omitempty"`
 
 	// inPlaceUpdate allows Cluster API to update the machine in place instead of replacing it. By default Cluster API
-	// replaces the machine. This field is experimental, because the hooks that Cluster API calls for it are alpha.
+	// replaces the machine. This field is experimental, because the Cluster API hooks that it relies on are alpha.
 	// +optional
 	InPlaceUpdate *InPlaceUpdate `json:"inPlaceUpdate,omitempty"`
 
 	// tasks are up to 16 one-time tasks that the machine carries out in order after its bootstrap. Drover's own
-	// controllers add and remove them, so a template must not contain any. Each task runs at most once, even if the hub
-	// or the machine restarts in the meantime. To repeat a task, add another one with a new id. Removing a task does
-	// not stop it.
+	// controllers add and remove tasks, so a template must not contain any. Each task runs at most once, even if the
+	// hub or the machine restarts in the meantime. To repeat a task, add another one with a new id. Removing a task
+	// does not stop it.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -88,8 +88,9 @@ type InPlaceUpdate struct {
 	Installer Installer `json:"installer"`
 }
 
-// Installer is a script that runs as root. The environment variable KUBERNETES_VERSION contains the version, for
-// example v1.36.3. The script is run up to five times until it succeeds. It must not start any service.
+// Installer is a script that runs as root on the machine. The environment variable KUBERNETES_VERSION contains the
+// version to install, for example v1.36.3. If the script fails, it is run again, up to five times in total. It must not
+// start any service.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.path) != has(self.url)",message="set exactly one of path and url"
 // +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 requires url"
@@ -105,8 +106,8 @@ type Installer struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https://[-A-Za-z0-9._~:/%]+$`
 	URL string `json:"url,omitempty"`
-	// sha256 is the SHA-256 of the script at url, in hexadecimal. If the digest differs, the script is not run. By
-	// default the script's digest is not verified.
+	// sha256 is the SHA-256 digest of the script at url, in hexadecimal. If the digest differs, the script is not run.
+	// By default the digest is not verified.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	SHA256 string `json:"sha256,omitempty"`
@@ -136,7 +137,7 @@ type MachineTask struct {
 	// +optional
 	Update *UpdateTask `json:"update,omitempty"`
 
-	// etcd contains the parameters of actions whose names start with Etcd.
+	// etcd contains the parameters of the actions whose names start with Etcd.
 	// +optional
 	Etcd *EtcdTask `json:"etcd,omitempty"`
 }
@@ -154,19 +155,20 @@ const (
 	TaskEtcdSnapshot TaskAction = "EtcdSnapshot"
 	// TaskEtcdUpload copies a snapshot to an S3-compatible store.
 	TaskEtcdUpload TaskAction = "EtcdUpload"
-	// TaskEtcdPrepare creates a data directory for a new etcd from a snapshot, next to the data directory in use.
+	// TaskEtcdPrepare creates the data directory of a new etcd from a snapshot. The data directory in use is not
+	// changed.
 	TaskEtcdPrepare TaskAction = "EtcdPrepare"
 	// TaskEtcdStop stops the control plane and its etcd.
 	TaskEtcdStop TaskAction = "EtcdStop"
-	// TaskEtcdResume starts the stopped control plane again, unchanged.
+	// TaskEtcdResume starts the control plane again after TaskEtcdStop, with its data unchanged.
 	TaskEtcdResume TaskAction = "EtcdResume"
-	// TaskEtcdReplace starts a new etcd with the data directory that TaskEtcdPrepare created.
+	// TaskEtcdReplace starts the new etcd with the data directory that TaskEtcdPrepare created.
 	TaskEtcdReplace TaskAction = "EtcdReplace"
-	// TaskEtcdJoin joins the new etcd with an empty data directory.
+	// TaskEtcdJoin joins the new etcd, starting with an empty data directory.
 	TaskEtcdJoin TaskAction = "EtcdJoin"
 )
 
-// EtcdTask contains the parameters of actions whose names start with Etcd.
+// EtcdTask contains the parameters of the actions whose names start with Etcd.
 type EtcdTask struct {
 	// of is the UID of the EtcdSnapshot or EtcdRestore that the task belongs to.
 	// +required
@@ -174,27 +176,27 @@ type EtcdTask struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[a-z0-9-]+$`
 	Of string `json:"of"`
-	// file is the file name of a snapshot. It is used by EtcdSnapshot, EtcdUpload and EtcdPrepare.
+	// file is the file name of a snapshot. The actions EtcdSnapshot, EtcdUpload and EtcdPrepare use it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
 	File string `json:"file,omitempty"`
-	// endpoints are the URLs of the etcd cluster to join. They are used by EtcdJoin.
+	// endpoints are the URLs of the etcd cluster to join. The action EtcdJoin uses them.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=64
 	// +kubebuilder:validation:items:Pattern=`^https://[0-9a-f.:\[\]]+$`
 	Endpoints []string `json:"endpoints,omitempty"`
-	// remove lists the file names of earlier snapshots to remove. It is used by EtcdSnapshot.
+	// remove lists the file names of earlier snapshots to remove. The action EtcdSnapshot uses it.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
 	Remove []string `json:"remove,omitempty"`
-	// s3 is an object in a bucket. EtcdUpload writes the object, and EtcdPrepare reads it if the host does not have the
-	// file.
+	// s3 is an object in a bucket. The action EtcdUpload writes the object. The action EtcdPrepare reads the object if
+	// the host does not have the file.
 	// +optional
 	S3 *EtcdTaskS3 `json:"s3,omitempty"`
 }
@@ -202,8 +204,8 @@ type EtcdTask struct {
 // EtcdTaskS3 identifies an object in a bucket and the Secret with the credentials to access it.
 type EtcdTaskS3 struct {
 	provisionv1.EtcdS3Object `json:",inline"`
-	// credentialsSecretName is the name of a Secret in the same namespace, with the same keys and label as the Secret
-	// in a DroverCluster's spec.etcd.s3.credentialsSecretName.
+	// credentialsSecretName is the name of a Secret in the same namespace. The Secret has the same keys and label as
+	// the Secret in spec.etcd.s3.credentialsSecretName of a DroverCluster.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -238,7 +240,8 @@ type UpdateTask struct {
 	IgnorePreflightErrors []string `json:"ignorePreflightErrors,omitempty"`
 }
 
-// AntiAffinity defines which hardware the machines of a group must not share.
+// AntiAffinity keeps the machines of a group on different hardware. The group is a control plane or a
+// MachineDeployment.
 type AntiAffinity struct {
 	// topologyKey is a label key on Hosts. Two machines in the group never take Hosts with the same value for this
 	// label, and no machine takes a Host without the label.
@@ -269,7 +272,8 @@ type DroverMachineStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	Addresses []MachineAddress `json:"addresses,omitempty"`
 
-	// failureDomain is the failure domain of the Host, from spec.failureDomainLabel of the DroverCluster.
+	// failureDomain is the failure domain of the Host. It is the value of the Host's label that spec.failureDomainLabel
+	// of the DroverCluster names.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
@@ -302,7 +306,8 @@ type MachineTaskStatus struct {
 	// +required
 	State TaskState `json:"state"`
 
-	// message says why the task has not finished yet or, with the last lines of its output, why it failed.
+	// message says why the task has not finished yet. For a failed task, it says why the task failed and contains the
+	// last lines of the output.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	Message string `json:"message,omitempty"`
@@ -321,7 +326,7 @@ const (
 	TaskRunning TaskState = "Running"
 	// TaskSucceeded means that the task has finished successfully.
 	TaskSucceeded TaskState = "Succeeded"
-	// TaskFailed means that the task failed, or was interrupted at an unknown point. It is not retried.
+	// TaskFailed means that the task failed, or that it was interrupted at an unknown point. The task is not retried.
 	TaskFailed TaskState = "Failed"
 )
 
@@ -353,7 +358,7 @@ type DroverMachineTemplate struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is the template.
+	// spec contains the template for DroverMachines.
 	// +required
 	Spec DroverMachineTemplateSpec `json:"spec"`
 }
@@ -369,7 +374,7 @@ type DroverMachineTemplateList struct {
 
 // DroverMachineTemplateSpec contains the template for machines.
 type DroverMachineTemplateSpec struct {
-	// template describes the DroverMachines to create. Changes do not affect existing machines. To replace these
+	// template describes the DroverMachines to create. Changes do not affect existing machines. To replace existing
 	// machines, let Cluster API roll out another template.
 	// +required
 	Template DroverMachineTemplateResource `json:"template"`

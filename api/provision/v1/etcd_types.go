@@ -22,7 +22,8 @@ type Etcd struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	Retention int32 `json:"retention,omitempty"`
-	// s3 is the bucket to which snapshots are copied. The snapshots also remain on the servers.
+	// s3 is the bucket to which snapshots are copied. The snapshots also remain on the servers. By default snapshots
+	// are not copied.
 	// +optional
 	S3 *EtcdS3 `json:"s3,omitempty"`
 }
@@ -40,7 +41,8 @@ const (
 
 // EtcdS3 is a bucket in an S3-compatible store.
 type EtcdS3 struct {
-	// endpoint is the host name of the store, with a port if it is not 443. It defaults to the AWS endpoint.
+	// endpoint is the host name of the store, followed by ":" and the port if the port is not 443. It defaults to the
+	// AWS endpoint.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9.:\[\]]+$`
@@ -55,9 +57,9 @@ type EtcdS3 struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[-a-z0-9]+$`
 	Region string `json:"region,omitempty"`
-	// bucketLookup defines how requests address the bucket: DNS as <bucket>.<endpoint>, which some stores require, or Path
-	// as <endpoint>/<bucket>. It defaults to DNS for AWS and other stores that are known to require it, and to Path
-	// otherwise.
+	// bucketLookup defines how requests address the bucket: DNS means <bucket>.<endpoint>, which some stores require,
+	// and Path means <endpoint>/<bucket>. It defaults to DNS for AWS and other stores that are known to require DNS,
+	// and to Path otherwise.
 	// +optional
 	BucketLookup BucketLookup `json:"bucketLookup,omitempty"`
 	// folder is the folder in the bucket. By default snapshots are at the top level of the bucket.
@@ -92,9 +94,9 @@ type EtcdS3Object struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[-a-z0-9]+$`
 	Region string `json:"region,omitempty"`
-	// bucketLookup defines how requests address the bucket: DNS as <bucket>.<endpoint>, which some stores require, or Path
-	// as <endpoint>/<bucket>. It defaults to DNS for AWS and other stores that are known to require it, and to Path
-	// otherwise.
+	// bucketLookup defines how requests address the bucket: DNS means <bucket>.<endpoint>, which some stores require,
+	// and Path means <endpoint>/<bucket>. It defaults to DNS for AWS and other stores that are known to require DNS,
+	// and to Path otherwise.
 	// +optional
 	BucketLookup BucketLookup `json:"bucketLookup,omitempty"`
 	// key is the key of the object.
@@ -157,9 +159,9 @@ type EtcdClusterKind string
 
 // Kinds of objects that define a cluster.
 const (
-	// EtcdOfInstallation is the etcd of a cluster that k3s or RKE2 runs on Hosts.
+	// EtcdOfInstallation refers to a cluster that k3s or RKE2 runs on Hosts.
 	EtcdOfInstallation EtcdClusterKind = "ClusterInstallation"
-	// EtcdOfDroverCluster is the etcd of a cluster that Cluster API creates on Hosts with kubeadm.
+	// EtcdOfDroverCluster refers to a cluster that Cluster API creates on Hosts with kubeadm.
 	EtcdOfDroverCluster EtcdClusterKind = "DroverCluster"
 )
 
@@ -168,7 +170,7 @@ type EtcdClusterRef struct {
 	// kind is ClusterInstallation for a k3s or RKE2 cluster, or DroverCluster for a cluster that Cluster API creates on
 	// Hosts with kubeadm.
 	Kind EtcdClusterKind `json:"kind"`
-	// name is the name of the object.
+	// name is the name of the ClusterInstallation or DroverCluster.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -214,8 +216,8 @@ type EtcdSnapshotStatus struct {
 	// s3 is the location of the snapshot's copy in a bucket. It is set only for a DroverCluster that sets spec.etcd.s3.
 	// +optional
 	S3 *EtcdS3Object `json:"s3,omitempty"`
-	// configuration is the spec of the ClusterInstallation at the time of the snapshot. An EtcdRestore uses it if its
-	// configuration field is Restore.
+	// configuration is the spec of the ClusterInstallation at the time of the snapshot. An EtcdRestore applies this
+	// spec if its own configuration field is Restore.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
@@ -224,8 +226,8 @@ type EtcdSnapshotStatus struct {
 
 // Labels, annotations and conditions of the EtcdSnapshots of a DroverCluster.
 const (
-	// LabelScheduled with the value "true" marks an EtcdSnapshot that was created by the schedule of its owner. Such
-	// snapshots are removed when they exceed the owner's retention.
+	// LabelScheduled with the value "true" marks an EtcdSnapshot that the provisioner created according to its owner's
+	// schedule. Such snapshots are removed when their number exceeds the owner's retention.
 	LabelScheduled = Group + "/scheduled"
 	// AnnotationScheduledFor is the time for which an EtcdSnapshot was scheduled, in RFC 3339.
 	AnnotationScheduledFor = Group + "/scheduled-for"
@@ -242,6 +244,6 @@ const (
 	ReasonRunning = "Running"
 	// ReasonSucceeded means that the snapshot has been taken.
 	ReasonSucceeded = "Succeeded"
-	// ReasonFailed means that the snapshot failed. It is not retried. The object becomes Stalled.
+	// ReasonFailed means that the snapshot failed. The snapshot is not retried. The object becomes Stalled.
 	ReasonFailed = "Failed"
 )

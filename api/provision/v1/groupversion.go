@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Group is the API group of these kinds. These objects give root access to machines, so access to them is granted
-// separately from access to the other objects of a workspace.
+// Group is the API group of the kinds in this package. Objects of these kinds give root access to machines, so access
+// to them is granted separately from access to the other objects in a workspace.
 const Group = "provision.cluster.drover.dev"
 
 // GroupVersion is the group and version of this package.

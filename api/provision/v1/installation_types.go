@@ -9,8 +9,8 @@ import (
 )
 
 // ClusterInstallation installs a cluster with k3s or RKE2 on Hosts in its namespace, keeps the cluster in the desired
-// state, and connects it to the hub by installing the agent of a Cluster. Anyone who can write a ClusterInstallation
-// has root access to the Hosts.
+// state, and installs the agent that connects the cluster to the hub. Anyone who can write a ClusterInstallation has
+// root access to the Hosts.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -69,8 +69,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.distribution != 'k3s' || self.version.contains('+k3s')",message="version must be a release of k3s, for example v1.35.3+k3s1"
 // +kubebuilder:validation:XValidation:rule="self.distribution != 'rke2' || self.version.contains('+rke2r')",message="version must be a release of rke2, for example v1.35.3+rke2r1"
 type ClusterInstallationSpec struct {
-	// clusterName is the name of the Cluster, in the same namespace, whose agent is installed. Create the Cluster along
-	// with this object.
+	// clusterName is the name of a Cluster in the same namespace. The agent of this Cluster is installed in the new
+	// cluster. Create the Cluster along with the ClusterInstallation.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -88,21 +88,22 @@ type ClusterInstallationSpec struct {
 
 	// config is the distribution's configuration for all hosts, with the keys of its config.yaml. Keys that Drover
 	// manages are rejected: server, token, agent-token, cluster-init, node-name, data-dir, cluster-reset and the
-	// options that assign roles. A change restarts the hosts one after another.
+	// options that assign roles. After a change, the hosts are restarted one after another.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
 	Config *runtime.RawExtension `json:"config,omitempty"`
 
 	// serverConfig is merged into config on servers, which are the hosts with the role etcd or control-plane. Use this
-	// field for options that only servers accept: a k3s worker does not start with such an option.
+	// field for options that only servers accept. A k3s worker does not start with such an option.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
 	ServerConfig *runtime.RawExtension `json:"serverConfig,omitempty"`
 
-	// registriesSecretName is the name of a Secret in the same namespace with the key registries.yaml. The Secret must
-	// have the label provision.cluster.drover.dev/use: "true". By default no registries are configured.
+	// registriesSecretName is the name of a Secret in the same namespace whose key registries.yaml contains the
+	// configuration of the image registries. The Secret must have the label provision.cluster.drover.dev/use: "true".
+	// By default no registries are configured.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -141,7 +142,7 @@ type ClusterInstallationSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	CertificateRotation int64 `json:"certificateRotation,omitempty"`
 
-	// etcd configures etcd snapshots. A change restarts the servers with the etcd role one after another.
+	// etcd configures etcd snapshots. After a change, the servers with the etcd role are restarted one after another.
 	// +optional
 	Etcd Etcd `json:"etcd,omitempty,omitzero"`
 
@@ -154,7 +155,7 @@ type ClusterInstallationSpec struct {
 }
 
 // Installer is a script that installs a distribution. It receives the same environment variables as the distribution's
-// own script.
+// own installation script.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.path) && has(self.url))",message="set exactly one of path and url"
 // +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 requires url"
@@ -170,8 +171,8 @@ type Installer struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https://[-A-Za-z0-9._~:/%]+$`
 	URL string `json:"url,omitempty"`
-	// sha256 is the SHA-256 of the script at url, in hexadecimal. If the digest differs, the script is not run. By
-	// default the script's digest is not verified.
+	// sha256 is the SHA-256 digest of the script at url, in hexadecimal. If the digest differs, the script is not run.
+	// By default the digest is not verified.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	SHA256 string `json:"sha256,omitempty"`
@@ -234,7 +235,7 @@ type ClusterInstallationStatus struct {
 	// +optional
 	Ready int32 `json:"ready,omitempty"`
 
-	// waiting lists the hosts that are not ready, with the reasons. At most 16 are listed.
+	// waiting lists the hosts that are not ready, and says why. At most 16 are listed.
 	// +optional
 	// +listType=map
 	// +listMapKey=host
@@ -257,11 +258,11 @@ const (
 	FinalizerHosts = Group + "/hosts"
 	// FinalizerNode prevents the removal of a deleted Host until its node has been removed from the cluster.
 	FinalizerNode = Group + "/node"
-	// LabelUse with the value "true" allows the installations in a namespace to use a Secret. Without this requirement,
-	// anyone who can write an installation could read every Secret in the namespace.
+	// LabelUse with the value "true" on a Secret allows the installations in the Secret's namespace to use it. Without
+	// this requirement, anyone who can write an installation could read every Secret in the namespace.
 	LabelUse = Group + "/use"
 	// SecretSuffix is appended to the name of an installation to form the name of its Secret. The Secret contains the
-	// tokens that hosts use to join, and decisions that must not change later.
+	// tokens that hosts use to join, and the decisions that must not be made twice.
 	SecretSuffix = "-provision"
 )
 
@@ -285,10 +286,10 @@ const (
 	ReasonNotPermitted = "NotPermitted"
 	// ReasonInstalled means that all hosts match the spec.
 	ReasonInstalled = "Installed"
-	// ReasonHostsWaiting means that some hosts are not ready. status.waiting lists them with the reasons.
+	// ReasonHostsWaiting means that some hosts are not ready. status.waiting lists these hosts and says why.
 	ReasonHostsWaiting = "HostsWaiting"
-	// ReasonTooFewHosts means that a pool has fewer Hosts than its replicas field requests, and that its selector
-	// matches no free Host.
+	// ReasonTooFewHosts means that a pool has fewer Hosts than its replicas field requests, and its selector matches no
+	// other free Host.
 	ReasonTooFewHosts = "TooFewHosts"
 	// ReasonClusterMissing means that the Cluster that clusterName refers to does not exist.
 	ReasonClusterMissing = "ClusterMissing"
@@ -297,8 +298,8 @@ const (
 	// ReasonEtcdLost means that no host has the cluster's data anymore. Drover does not install a new cluster in its
 	// place. The object becomes Stalled.
 	ReasonEtcdLost = "EtcdLost"
-	// ReasonEtcdUnselected means that no pool selects any of the hosts that have the cluster's data. Nothing is
-	// changed. The object becomes Stalled.
+	// ReasonEtcdUnselected means that no pool selects any of the hosts that have the cluster's data. Drover changes
+	// nothing. The object becomes Stalled.
 	ReasonEtcdUnselected = "EtcdUnselected"
 	// ReasonKeysNotRotated means that the rotation of the encryption keys failed. Increase encryptionKeyRotation to try
 	// again. The object becomes Stalled.

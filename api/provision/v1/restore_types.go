@@ -61,8 +61,8 @@ type EtcdRestoreSpec struct {
 	ClusterRef EtcdClusterRef `json:"clusterRef"`
 
 	// snapshotName is the name of a successful EtcdSnapshot in the same namespace. The host that took the snapshot
-	// restores it from its disk. If that host or the file is gone, another host downloads the snapshot from the bucket.
-	// This is possible only for a DroverCluster.
+	// restores it from its disk. If that host or the file is gone, only the snapshot of a DroverCluster can be
+	// restored: another host downloads it from the bucket.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -119,7 +119,7 @@ type EtcdRestorePhase string
 
 // Phases of a restore.
 const (
-	// RestorePending means that no server has been stopped yet. The message says why.
+	// RestorePending means that no server has been stopped yet. The condition's message says why.
 	RestorePending EtcdRestorePhase = "Pending"
 	// RestoreStopping means that the servers are being stopped.
 	RestoreStopping EtcdRestorePhase = "Stopping"
@@ -130,9 +130,9 @@ const (
 	RestoreJoining EtcdRestorePhase = "Joining"
 	// RestoreSucceeded means that all servers are running.
 	RestoreSucceeded EtcdRestorePhase = "Succeeded"
-	// RestoreFailed means that the restore failed. The message names the step and the host.
+	// RestoreFailed means that the restore failed. The condition's message names the step and the host.
 	RestoreFailed EtcdRestorePhase = "Failed"
-	// RestoreCanceled means that no data was replaced, and the servers that were stopped are started again.
+	// RestoreCanceled means that no data was replaced, and that the servers that had been stopped are started again.
 	RestoreCanceled EtcdRestorePhase = "Canceled"
 )
 
@@ -159,8 +159,8 @@ type EtcdRestoreStatus struct {
 	Snapshot string `json:"snapshot,omitempty"`
 }
 
-// Reasons of an EtcdRestore's Ready condition. The reasons Pending, Waiting, Succeeded and Failed are used too. They
-// are shared with other kinds.
+// Reasons of an EtcdRestore's Ready condition, in addition to Pending, Waiting, Succeeded and Failed, which other kinds
+// use, too.
 const (
 	// ReasonSourceInvalid means that the snapshot does not exist or cannot be restored. The message says why. The
 	// object becomes Stalled.
@@ -169,8 +169,8 @@ const (
 	ReasonHostAway = "HostAway"
 	// ReasonStopping means that the servers are being stopped.
 	ReasonStopping = "Stopping"
-	// ReasonRestoring means that a host is replacing its data. On a ClusterInstallation, it means that an EtcdRestore
-	// is in progress, and that nothing else is changed in the meantime.
+	// ReasonRestoring means that a host is replacing its data. On a ClusterInstallation, this reason means that an
+	// EtcdRestore is in progress, and that nothing else is changed in the meantime.
 	ReasonRestoring = "Restoring"
 	// ReasonJoining means that the servers are being started one after another.
 	ReasonJoining = "Joining"
@@ -178,6 +178,5 @@ const (
 	ReasonCanceled = "Canceled"
 )
 
-// FinalizerRestore prevents the removal of a DroverCluster's EtcdRestore until the restore has ended. Deleting the
-// EtcdRestore before any data is replaced cancels the restore.
+// FinalizerRestore prevents the removal of a deleted EtcdRestore of a DroverCluster until the restore has ended.
 const FinalizerRestore = "provision.cluster.drover.dev/restore"
