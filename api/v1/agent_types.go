@@ -187,7 +187,7 @@ type AgentStatus struct {
 	// replicas is the number of agent replicas with an open tunnel.
 	Replicas int32 `json:"replicas"`
 
-	// image is the image of the agent's Deployment at its last rollout. It is empty while the image is unknown.
+	// image is the image of the last rollout of the agent's Deployment. It is empty while the image is unknown.
 	// +optional
 	Image string `json:"image,omitempty"`
 
@@ -209,8 +209,8 @@ type AgentStatus struct {
 
 // AgentUpgrade describes the progress of one agent in an upgrade of all agents.
 type AgentUpgrade struct {
-	// revision identifies the settings that the hub applies to the Deployments of all agents: the image and the
-	// Deployment template of the manager's version.
+	// revision identifies the settings that the hub applies to the Deployments of all agents: the image, and the
+	// Deployment template that comes with the manager's version.
 	Revision string `json:"revision"`
 
 	// wave is the wave that the Cluster belonged to when the upgrade of its agent started.

@@ -150,7 +150,7 @@ type JWTClaimRule struct {
 	// +optional
 	Expression string `json:"expression,omitempty"`
 
-	// message explains the rejection to senders of tokens that do not satisfy expression.
+	// message explains the rejection to the sender of a token that does not satisfy expression.
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
@@ -167,7 +167,7 @@ type JWTUserRule struct {
 	// +required
 	Expression string `json:"expression"`
 
-	// message explains the rejection to senders of tokens that do not satisfy expression.
+	// message explains the rejection to the sender of a token that does not satisfy expression.
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional

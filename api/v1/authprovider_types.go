@@ -140,8 +140,8 @@ type OIDCProvider struct {
 
 	// prompt is the prompt parameter that the hub sends with each login: login, consent, select_account, or several of
 	// these values. With "", the provider decides. prompt defaults to consent if refresh tokens are requested, as
-	// OpenID Connect requires, and to "" otherwise. Some providers, in which only administrators can give consent,
-	// reject the value consent.
+	// OpenID Connect requires, and to "" otherwise. Some providers reject the value consent, for example because users
+	// are not allowed to give consent.
 	// +kubebuilder:validation:Pattern=`^((login|consent|select_account)( (login|consent|select_account))*)?$`
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
@@ -305,8 +305,8 @@ type LDAPGroupSearch struct {
 	// +optional
 	NameAttribute string `json:"nameAttribute,omitempty"`
 
-	// depth is the number of levels of nested groups to follow. With 0, the default, only groups that name the user
-	// directly are found. TokenGroups always includes all levels.
+	// depth is the number of levels of nested groups to follow. With 0, the default, only groups that list the user as
+	// a direct member are found. TokenGroups always includes all levels.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10
 	// +optional

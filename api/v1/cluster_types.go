@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Cluster represents a member: a Kubernetes cluster that Drover manages through an agent inside it. Its namespace is
-// the workspace that the member belongs to. Objects can target only Clusters in their own namespace.
+// Cluster represents a member: a Kubernetes cluster that Drover manages through an agent inside it. The namespace of
+// the Cluster is the workspace that the member belongs to. Objects can target only Clusters in their own namespace.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -258,7 +258,8 @@ type ClusterStatus struct {
 	// +optional
 	Agent *AgentStatus `json:"agent,omitempty"`
 
-	// directAuthority is the CA, in PEM, of the certificate that the agent created for spec.authorizedEndpoint.
+	// directAuthority is the CA certificate, in PEM, that verifies the certificate that the agent created for
+	// spec.authorizedEndpoint.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	DirectAuthority string `json:"directAuthority,omitempty"`

@@ -3,13 +3,13 @@
 
 package v1
 
-// Conditions of a Cluster. They all have positive polarity: True is the healthy state.
+// Conditions of a Cluster. All of them except Stalled have positive polarity: True is the healthy state.
 const (
 	// ConditionRegistered is True when an agent has joined with the Cluster's token and the hub knows the agent's key.
 	//
 	// The reason for True is AgentJoined. The reasons for False are AwaitingAgent, AlreadyImported, TokenExpired,
 	// TokenUsed, TokenInvalid, TooManyClusters, SecretConflict and RegistrationFailed. When the hub rejects another
-	// agent while the legitimate agent is connected, only the message of the condition says so.
+	// agent while the legitimate agent is connected, only the condition's message reports the rejection.
 	ConditionRegistered = "Registered"
 
 	// ConditionConnected is True while at least one tunnel of the Cluster's agent is open.
@@ -40,8 +40,8 @@ const (
 	// agent became ReadOnly. A ReadOnly agent is not permitted to remove these objects, so they are still in force. The
 	// message names the objects and says what to do.
 	//
-	// The reason for False is StillInForce, or UnclaimedObjects if the member has objects labeled with a set that no
-	// object on the hub owns.
+	// The reason for False is StillInForce. It is UnclaimedObjects if the member has objects whose LabelSet label names
+	// a set that no object on the hub owns.
 	ConditionWithdrawn = "Withdrawn"
 
 	// ConditionMaintained is present, and False, only while replicas of the agent are connected but have had no leader

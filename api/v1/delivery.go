@@ -187,7 +187,8 @@ const (
 	// ReasonInheritsExternal means that a role template inherits an external template, whose rules are defined only in
 	// the members. The object becomes Stalled.
 	ReasonInheritsExternal = "InheritsExternal"
-	// ReasonInvalidRules means that a rule cannot be granted in this context. The object becomes Stalled.
+	// ReasonInvalidRules means that a rule cannot be granted in the context of its role template. The object becomes
+	// Stalled.
 	ReasonInvalidRules = "InvalidRules"
 	// ReasonProjectNotFound means that this namespace does not contain a Project with the given name.
 	ReasonProjectNotFound = "ProjectNotFound"

@@ -274,7 +274,7 @@ const (
 // changed.
 const SecretTypeHostPlan = Group + "/host-plan"
 
-// HostPlanKey is the key of the instructions in the Secret's data.
+// HostPlanKey is the key of the instructions in a Secret of type SecretTypeHostPlan.
 const HostPlanKey = "plan.json"
 
 // Reasons of a Host's conditions, in addition to Pending, AwaitingAgent, TokenExpired, SecretConflict,

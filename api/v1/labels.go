@@ -81,8 +81,9 @@ const (
 	// meshes and monitoring systems. The member's administrator sets it.
 	LabelIngress = Group + "/ingress"
 
-	// LabelSet is on every object that Drover created in a member. Its value identifies the hub object that the objects
-	// of a set result from. For example, "crtb.alice-owns-prod" stands for a ClusterRoleTemplateBinding.
+	// LabelSet is on every object that Drover created in a member. Its value is the name of the set that the object
+	// belongs to. A set contains everything that results from one object on the hub. For example,
+	// "crtb.alice-owns-prod" is the set of a ClusterRoleTemplateBinding.
 	LabelSet = Group + "/set"
 
 	// LabelManagedBy with the value ManagedBy is on every object that Drover created in a member.
@@ -130,9 +131,9 @@ const (
 	SecretKindUser = "user"
 	// SecretKindProvider marks the Secrets that AuthProviders can refer to. A hub administrator creates these Secrets.
 	SecretKindProvider = "provider"
-	// SecretKindSession marks the Secret "drover-session-<id>" of a user who has signed in.
+	// SecretKindSession marks the Secret "drover-session-<id>" with the session of a user who has signed in.
 	SecretKindSession = "session"
-	// SecretKindToken marks the Secret "drover-token-<id>" of a token that a user created for scripts.
+	// SecretKindToken marks the Secret "drover-token-<id>" for a token that a user created for scripts.
 	SecretKindToken = "token"
 )
 

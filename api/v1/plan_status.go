@@ -213,9 +213,9 @@ const (
 	//
 	// The reasons for True are Complete, NoNodes and NoClusters. The reasons for False are Applying, AwaitingRetry,
 	// AwaitingWindow, AwaitingSlot, AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, MemberLost,
-	// MemberAhead, NodeFailed, TooManyFailures, the reasons for LatestResolved being False, as well as ClusterNotFound,
-	// InvalidSelector, InvalidPlan, WrongNamespace, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch and
-	// DeliveryFailed.
+	// MemberAhead, NodeFailed, TooManyFailures, ClusterNotFound, InvalidSelector, InvalidPlan, WrongNamespace,
+	// AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch and DeliveryFailed. If LatestResolved is False, its reason
+	// applies to Complete, too.
 	ConditionComplete = "Complete"
 )
 
@@ -230,7 +230,7 @@ const (
 	// queries the channel again later.
 	ReasonChannelFailed = "ChannelFailed"
 	// ReasonSecretNotFound means that a Secret that the plan refers to does not exist or, on the hub, lacks the label
-	// for plans. The Plan becomes Stalled.
+	// plans.cluster.drover.dev/use. The Plan becomes Stalled.
 	ReasonSecretNotFound = "SecretNotFound"
 
 	// ReasonComplete means that all nodes that the plan applies to are complete.
@@ -255,8 +255,8 @@ const (
 	// ReasonSettling means that a node is complete, but still counts toward concurrency until postCompleteDelay has
 	// passed.
 	ReasonSettling = "Settling"
-	// ReasonHeld means that the member is holding plans, or that its own window is closed. On the hub, it means that
-	// this is the case for all remaining members.
+	// ReasonHeld means that the member is holding plans, or that its own window is closed. On the hub, one of these
+	// reasons applies to each of the remaining members.
 	ReasonHeld = "Held"
 	// ReasonPaused means that spec.paused is true.
 	ReasonPaused = "Paused"

@@ -156,7 +156,7 @@ type Wave struct {
 }
 
 // PlanPace defines which nodes in a member the plan applies to, how many of them can be in progress at the same time,
-// and when work can start. Changing it does not run the plan again on complete nodes.
+// and when work can start. If these fields change, the plan does not run again on complete nodes.
 type PlanPace struct {
 	// nodeSelector selects nodes by their labels, including nodes that join later. A node with the label
 	// "plan.cluster.drover.dev/<plan>: disabled" is excluded. By default all nodes are selected.
@@ -165,8 +165,8 @@ type PlanPace struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn require values; Exists and DoesNotExist must not have values"
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 
-	// concurrency is the maximum number of nodes in a member that are in progress at the same time. The value is either
-	// a number, at least 1, or a percentage of the selected nodes, from "1%" to "100%". A percentage is rounded down,
+	// concurrency is the maximum number of nodes in a member that are in progress at the same time. It is either a
+	// number of at least 1, or a percentage of the selected nodes, from "1%" to "100%". A percentage is rounded down,
 	// but never below one node. It defaults to 1.
 	// +optional
 	// +kubebuilder:default=1

@@ -18,8 +18,9 @@ type NodeWork struct {
 	// +optional
 	Prepare *PlanContainer `json:"prepare,omitempty"`
 
-	// cordon makes the node unschedulable while it is in progress. Afterward, the node is uncordoned, even after a
-	// failure, unless it was cordoned before. If drain is set, the node is always cordoned. cordon defaults to false.
+	// cordon makes the node unschedulable while work on it is in progress. Afterward, the node is uncordoned, even
+	// after a failure, unless it was cordoned before. If drain is set, the node is always cordoned. cordon defaults to
+	// false.
 	// +optional
 	Cordon bool `json:"cordon,omitempty"`
 
@@ -49,7 +50,7 @@ type NodeWork struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 
-	// tolerations are additional tolerations for the pods. The pods always tolerate cordoned nodes. At most 16 are
+	// tolerations are additional tolerations for the pods. The pods can always run on cordoned nodes. At most 16 are
 	// allowed.
 	// +optional
 	// +listType=atomic

@@ -146,7 +146,8 @@ type NetworkIsolation string
 const (
 	// IsolationNone restricts nothing.
 	IsolationNone NetworkIsolation = "None"
-	// IsolationProject allows connections from the project's own pods, kube-system and the ingress namespaces.
+	// IsolationProject allows connections from the project's own pods, from kube-system and from namespaces with the
+	// label LabelIngress.
 	IsolationProject NetworkIsolation = "Project"
 )
 
@@ -188,6 +189,6 @@ type ProjectStatus struct {
 type NamespaceCount struct {
 	// cluster is the name of the Cluster.
 	Cluster string `json:"cluster"`
-	// count is the number of namespaces, including namespaces listed in the spec and namespaces labeled in the member.
+	// count is the number of namespaces that the spec lists or that are labeled in the member.
 	Count int32 `json:"count"`
 }

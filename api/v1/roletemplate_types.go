@@ -14,7 +14,7 @@ import (
 // and inherited rules.
 //
 // Creating a RoleTemplate, or changing the rights that it grants, requires the "escalate" verb on roletemplates.
-// Binding it requires the "bind" verb.
+// Binding a RoleTemplate requires the "bind" verb.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

@@ -100,7 +100,8 @@ const (
 	ReasonDisabled = "Disabled"
 	// ReasonPasswordMissing means that the Secret with the password hash does not exist.
 	ReasonPasswordMissing = "PasswordMissing"
-	// ReasonPasswordInvalid means that the Secret does not contain a hash in a format that the manager supports.
+	// ReasonPasswordInvalid means that the Secret with the password hash cannot be used, because the hash is invalid,
+	// or because the Secret lacks the required label or belongs to an earlier User with the same name.
 	ReasonPasswordInvalid = "PasswordInvalid"
 )
 

@@ -51,8 +51,8 @@ type DroverClusterList struct {
 type DroverClusterSpec struct {
 	// controlPlaneEndpoint is the address that nodes of the cluster use to reach its API servers: a virtual IP address,
 	// a load balancer, a DNS name, or the address of a single control plane host. Drover does not create the endpoint,
-	// and the hub never connects to it. If it is not set, spec.controlPlaneEndpoint of the Cluster API Cluster must be
-	// set.
+	// and the hub never connects to it. If controlPlaneEndpoint is not set, spec.controlPlaneEndpoint of the Cluster
+	// API Cluster must be set.
 	// +optional
 	ControlPlaneEndpoint APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
 
@@ -115,8 +115,8 @@ type DroverClusterStatus struct {
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 
-	// failureDomains lists the failure domains of the cluster, which are the values of the label
-	// spec.failureDomainLabel on the Hosts in the workspace. At most 100 are listed.
+	// failureDomains lists the failure domains of the cluster, which are the values of the label that
+	// spec.failureDomainLabel names on the Hosts in the workspace. At most 100 are listed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name

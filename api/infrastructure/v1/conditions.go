@@ -78,7 +78,7 @@ const (
 	// ReasonScheduled means that the schedule is valid. To find out whether scheduled snapshots are taken, see the
 	// latest EtcdSnapshot.
 	ReasonScheduled = "Scheduled"
-	// ReasonScheduleInvalid means that the schedule cannot be parsed, or matches no future time.
+	// ReasonScheduleInvalid means that the schedule cannot be parsed or never matches any time.
 	ReasonScheduleInvalid = "ScheduleInvalid"
 )
 
@@ -86,7 +86,7 @@ const (
 const (
 	// ProviderIDPrefix is the prefix of a provider ID. It is followed by "<workspace>/<host>".
 	ProviderIDPrefix = "drover://"
-	// FinalizerHost keeps a DroverMachine until its Host has been cleaned and released.
+	// FinalizerHost prevents the removal of a deleted DroverMachine until its Host has been cleaned and released.
 	FinalizerHost = Group + "/host"
 	// AnnotationUpdateAttempt on a DroverMachine starts another attempt of a failed in-place update each time its value
 	// changes.

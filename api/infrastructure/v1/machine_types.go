@@ -95,8 +95,7 @@ type InPlaceUpdate struct {
 // +kubebuilder:validation:XValidation:rule="has(self.path) != has(self.url)",message="set exactly one of path and url"
 // +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 requires url"
 type Installer struct {
-	// path is the absolute path of a script on the machine. Use this field if the machine has no access to other
-	// servers.
+	// path is the absolute path of a script on the machine. Use this field if the machine cannot download a script.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/[-A-Za-z0-9._/]+$`
@@ -240,11 +239,10 @@ type UpdateTask struct {
 	IgnorePreflightErrors []string `json:"ignorePreflightErrors,omitempty"`
 }
 
-// AntiAffinity keeps the machines of a group on different hardware. The group is a control plane or a
-// MachineDeployment.
+// AntiAffinity keeps the machines of a control plane, or of a MachineDeployment, on different hardware.
 type AntiAffinity struct {
-	// topologyKey is a label key on Hosts. Two machines in the group never take Hosts with the same value for this
-	// label, and no machine takes a Host without the label.
+	// topologyKey is a label key on Hosts. Two machines of the same control plane or MachineDeployment never take Hosts
+	// with the same value for this label, and no machine takes a Host without the label.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
@@ -272,8 +270,8 @@ type DroverMachineStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	Addresses []MachineAddress `json:"addresses,omitempty"`
 
-	// failureDomain is the failure domain of the Host. It is the value of the Host's label that spec.failureDomainLabel
-	// of the DroverCluster names.
+	// failureDomain is the failure domain of the Host. It is the value of the label that the DroverCluster names in
+	// spec.failureDomainLabel.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256

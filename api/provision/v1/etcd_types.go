@@ -69,8 +69,8 @@ type EtcdS3 struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="folder must consist of names separated by single slashes, such as backups/prod; the names . and .. are refused"
 	Folder string `json:"folder,omitempty"`
 	// credentialsSecretName is the name of a Secret in the same namespace with the keys accessKey and secretKey, and
-	// ca.crt if the endpoint uses a private CA. The Secret must have the label provision.cluster.drover.dev/use:
-	// "true". By default each server uses its machine's own permissions.
+	// with ca.crt if the endpoint uses a private CA. The Secret must have the label provision.cluster.drover.dev/use:
+	// "true". By default each server uses the permissions of its machine.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -224,15 +224,15 @@ type EtcdSnapshotStatus struct {
 	Configuration *runtime.RawExtension `json:"configuration,omitempty"`
 }
 
-// Labels, annotations and conditions of the EtcdSnapshots of a DroverCluster.
+// Labels, annotations and conditions on a DroverCluster's EtcdSnapshots.
 const (
 	// LabelScheduled with the value "true" marks an EtcdSnapshot that the provisioner created according to its owner's
 	// schedule. Such snapshots are removed when their number exceeds the owner's retention.
 	LabelScheduled = Group + "/scheduled"
-	// AnnotationScheduledFor is the time for which an EtcdSnapshot was scheduled, in RFC 3339.
+	// AnnotationScheduledFor contains the time for which an EtcdSnapshot was scheduled, in RFC 3339.
 	AnnotationScheduledFor = Group + "/scheduled-for"
-	// ConditionSaved of an EtcdSnapshot of a DroverCluster is True once the file is on the host's disk, even if the
-	// copy to a bucket fails.
+	// ConditionSaved on a DroverCluster's EtcdSnapshot is True once the file is on the host's disk, even if copying the
+	// file to a bucket fails.
 	ConditionSaved = "Saved"
 )
 

@@ -121,7 +121,8 @@ type ClusterInstallationSpec struct {
 	// +optional
 	Installer Installer `json:"installer,omitempty,omitzero"`
 
-	// pools assign Hosts and their roles to the cluster. A Host belongs to the first pool that selects it.
+	// pools define which Hosts belong to the cluster, and their roles. A Host belongs to the first pool that selects
+	// it.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
@@ -160,8 +161,7 @@ type ClusterInstallationSpec struct {
 // +kubebuilder:validation:XValidation:rule="!(has(self.path) && has(self.url))",message="set exactly one of path and url"
 // +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 requires url"
 type Installer struct {
-	// path is the absolute path of a script on the machine. Use this field if the machine has no access to other
-	// servers.
+	// path is the absolute path of a script on the machine. Use this field if the machine cannot download a script.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/[-A-Za-z0-9._/]+$`
@@ -262,7 +262,7 @@ const (
 	// this requirement, anyone who can write an installation could read every Secret in the namespace.
 	LabelUse = Group + "/use"
 	// SecretSuffix is appended to the name of an installation to form the name of its Secret. The Secret contains the
-	// tokens that hosts use to join, and the decisions that must not be made twice.
+	// tokens that hosts use to join, and the decisions that the provisioner must not make twice.
 	SecretSuffix = "-provision"
 )
 
@@ -293,7 +293,7 @@ const (
 	ReasonTooFewHosts = "TooFewHosts"
 	// ReasonClusterMissing means that the Cluster that clusterName refers to does not exist.
 	ReasonClusterMissing = "ClusterMissing"
-	// ReasonSpecInvalid means that the spec cannot be installed. The message says why. The object becomes Stalled.
+	// ReasonSpecInvalid means that the spec cannot be used. The message says why. The object becomes Stalled.
 	ReasonSpecInvalid = "SpecInvalid"
 	// ReasonEtcdLost means that no host has the cluster's data anymore. Drover does not install a new cluster in its
 	// place. The object becomes Stalled.

@@ -61,8 +61,8 @@ type EtcdRestoreSpec struct {
 	ClusterRef EtcdClusterRef `json:"clusterRef"`
 
 	// snapshotName is the name of a successful EtcdSnapshot in the same namespace. The host that took the snapshot
-	// restores it from its disk. If that host or the file is gone, only the snapshot of a DroverCluster can be
-	// restored: another host downloads it from the bucket.
+	// restores it from its disk. If that host or the file is gone, the snapshot can be restored only for a
+	// DroverCluster: another host then downloads it from the bucket.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -132,7 +132,7 @@ const (
 	RestoreSucceeded EtcdRestorePhase = "Succeeded"
 	// RestoreFailed means that the restore failed. The condition's message names the step and the host.
 	RestoreFailed EtcdRestorePhase = "Failed"
-	// RestoreCanceled means that no data was replaced, and that the servers that had been stopped are started again.
+	// RestoreCanceled means that no data was replaced. The servers that had been stopped are started again.
 	RestoreCanceled EtcdRestorePhase = "Canceled"
 )
 
