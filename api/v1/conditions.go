@@ -184,8 +184,7 @@ const (
 
 // Reasons of the Withdrawn condition.
 const (
-	// ReasonStillInForce means that the agent was made ReadOnly before the Full agent had withdrawn its earlier
-	// deliveries.
+	// ReasonStillInForce means that the agent was changed to ReadOnly before it had withdrawn its earlier deliveries.
 	ReasonStillInForce = "StillInForce"
 	// ReasonUnclaimedObjects means that the member has objects with the LabelSet label that belong to no set and that
 	// the agent did not create.

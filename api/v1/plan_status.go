@@ -24,7 +24,7 @@ type PlanStatus struct {
 	LatestVersion string `json:"latestVersion,omitempty"`
 
 	// latestHash is the value of the plan's label on nodes that have completed the plan. It is a hash of the version,
-	// the fields that define the work on a node, and the content of the Secrets in the plan.
+	// the fields that define the work on a node, and the content of the Secrets that the plan mounts.
 	// +optional
 	LatestHash string `json:"latestHash,omitempty"`
 

@@ -121,10 +121,10 @@ type Rollout struct {
 
 	// waves are up to 16 groups of members, to which the plan is applied in order. A member belongs to the first wave
 	// that selects it. Members that no wave selects come last, in a wave named "rest". A wave starts when every member
-	// in the previous wave is complete or is a tolerated failure, at least one of these members is complete, and the
-	// soak time has passed. A member that is disconnected, or that holds plans with the label
-	// plans.cluster.drover.dev/hold, does not delay a wave. It starts when it reconnects or the label is removed. By
-	// default there is one wave with all members.
+	// in the previous wave is complete or has failed within the limit of maxFailedClusters, at least one of these
+	// members is complete, and the soak time has passed. A member that is disconnected, or that holds plans with the
+	// label plans.cluster.drover.dev/hold, does not delay a wave. It starts when it reconnects or the label is removed.
+	// By default there is one wave with all members.
 	// +optional
 	// +listType=map
 	// +listMapKey=name

@@ -80,8 +80,8 @@ type RoleTemplateSpec struct {
 
 	// inherits lists other RoleTemplates whose rules this template includes, along with the rules that they inherit. At
 	// most 32 are allowed. A template that lists itself is rejected. A cycle of several templates is not rejected,
-	// because each template is validated on its own. Instead, all templates that inherit from the cycle become Stalled
-	// with reason InheritanceCycle, and grant nothing until the cycle is broken.
+	// because each template is validated on its own. Instead, the templates in the cycle and all templates that inherit
+	// from them become Stalled with reason InheritanceCycle, and grant nothing until the cycle is broken.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32

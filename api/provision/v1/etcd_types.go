@@ -62,7 +62,8 @@ type EtcdS3 struct {
 	// and to Path otherwise.
 	// +optional
 	BucketLookup BucketLookup `json:"bucketLookup,omitempty"`
-	// folder is the folder in the bucket. By default snapshots are at the top level of the bucket.
+	// folder is the folder in the bucket in which the snapshots are stored. By default they are stored at the top level
+	// of the bucket.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9._/]+$`
