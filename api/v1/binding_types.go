@@ -7,9 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ClusterRoleTemplateBinding grants the rights of a RoleTemplate to a user or group in one or more members, optionally
-// until a given time. In each of these members, the grant becomes a ClusterRoleBinding. The grant also lets the user or
-// group reach these members through the hub and see their Clusters on the hub.
+// ClusterRoleTemplateBinding grants the rights of a RoleTemplate to a user or group in one or more member clusters,
+// optionally until a given time. In each of these members, the grant becomes a ClusterRoleBinding. The grant also lets
+// the user or group reach these members through the hub and see their Clusters on the hub.
 //
 // Creating a binding, or changing its spec, requires the "bind" verb on the role template in the binding's namespace.
 //

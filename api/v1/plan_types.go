@@ -12,10 +12,10 @@ import (
 // node before the image runs. Plans upgrade Kubernetes or the operating system, or do any other work that proceeds node
 // by node.
 //
-// In a workspace on the hub, a Plan applies to the members that clusterName or clusterSelector selects, in the order
-// that rollout defines. In the drover-plans namespace of a member, a Plan sets neither clusterName nor clusterSelector,
-// and applies to the member itself. The agent runs such a Plan whether or not the hub is reachable. Anyone who can
-// create a Plan can do anything on the nodes that the Plan selects.
+// In a workspace, which is a namespace on the hub, a Plan applies to the member clusters that clusterName or
+// clusterSelector selects, in the order that rollout defines. In the drover-plans namespace of a member, a Plan sets
+// neither clusterName nor clusterSelector, and applies to the member itself. The agent runs such a Plan whether or not
+// the hub is reachable. Anyone who can create a Plan can do anything on the nodes that the Plan selects.
 //
 // Deleting a Plan ends its Jobs immediately, and uncordons the nodes that the Plan has cordoned. To let nodes in
 // progress finish, set paused to true first.

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Project is a group of namespaces in one or more members that share access rights, a quota, limits, network isolation
-// and secrets.
+// Project is a group of namespaces in one or more member clusters. These namespaces share access rights, a quota,
+// limits, network isolation and secrets.
 //
 // A namespace belongs to a Project if spec.namespaces lists it, or if a user has labeled it in the member with
 // "cluster.drover.dev/project: <name>". Secrets in the Project's own namespace on the hub that have the same label are

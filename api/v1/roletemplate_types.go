@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RoleTemplate is a named list of RBAC rules that can be granted in members: in a whole cluster, with a
+// RoleTemplate is a named list of RBAC rules that can be granted in member clusters: in a whole cluster, with a
 // ClusterRoleTemplateBinding, or in the namespaces of a project, with a ProjectRoleTemplateBinding. In each member
 // where the template is used, it becomes a ClusterRole named "drover:<name>" that contains exactly the template's own
 // and inherited rules.

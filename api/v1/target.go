@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Targeted is implemented by kinds whose objects apply to members. The index by Cluster covers all of these kinds.
+// Targeted is implemented by kinds whose objects apply to members. Objects of these kinds are indexed by Cluster.
 // +kubebuilder:object:generate=false
 type Targeted interface {
 	Target() ClusterTarget

@@ -56,8 +56,9 @@ type DroverClusterSpec struct {
 	// +optional
 	ControlPlaneEndpoint APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
 
-	// failureDomainLabel is a label key on Hosts. Each value of the label in the workspace is a failure domain, and the
-	// control plane nodes are spread across these domains. By default there are no failure domains.
+	// failureDomainLabel is a label key on Hosts. Each value that the label has on the Hosts in the same namespace is a
+	// failure domain, and the control plane nodes are spread across these domains. By default there are no failure
+	// domains.
 	// +optional
 	// +kubebuilder:validation:MaxLength=317
 	FailureDomainLabel string `json:"failureDomainLabel,omitempty"`
@@ -116,7 +117,7 @@ type DroverClusterStatus struct {
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 
 	// failureDomains lists the failure domains of the cluster, which are the values of the label that
-	// spec.failureDomainLabel names on the Hosts in the workspace. At most 100 are listed.
+	// spec.failureDomainLabel names on the Hosts in the same namespace. At most 100 are listed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name

@@ -10,7 +10,7 @@ import (
 )
 
 // DroverMachine is the infrastructure of a Cluster API Machine. When the Machine is created, the DroverMachine takes
-// one Host from the workspace. After the Machine is deleted, the Host is cleaned and becomes available again.
+// one Host from its namespace. After the Machine is deleted, the Host is cleaned and becomes available again.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -55,8 +55,8 @@ type DroverMachineSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
 
-	// hostSelector selects, by label, the Hosts in the workspace that the machine can take. By default the machine can
-	// take any available Host.
+	// hostSelector selects, by label, the Hosts in the same namespace that the machine can take. By default the machine
+	// can take any available Host.
 	// +optional
 	HostSelector *metav1.LabelSelector `json:"hostSelector,omitempty"`
 
