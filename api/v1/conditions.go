@@ -196,7 +196,7 @@ const (
 	// ReasonNoLeader means that no replica of the agent is the leader, for example because the API server prevents the
 	// replicas from writing the Lease.
 	ReasonNoLeader = "NoLeader"
-	// ReasonMemberRestored means that the cluster's etcd was reset to an earlier state.
+	// ReasonMemberRestored means that the etcd of the member was reset to an earlier state.
 	ReasonMemberRestored = "MemberRestored"
 )
 

@@ -158,7 +158,7 @@ const (
 	// ReasonRoleMissing means that a member lacks the ClusterRole that an external role template names, so the binding
 	// grants nothing there. Create the ClusterRole, or use another role template. The object becomes Stalled.
 	ReasonRoleMissing = "RoleMissing"
-	// ReasonClusterNotFound means that this namespace does not contain a Cluster with the name in clusterName.
+	// ReasonClusterNotFound means that the object's namespace does not contain a Cluster with the name in clusterName.
 	ReasonClusterNotFound = "ClusterNotFound"
 	// ReasonInvalidSelector means that clusterSelector is invalid. The message says why. The object becomes Stalled.
 	ReasonInvalidSelector = "InvalidSelector"
@@ -190,7 +190,7 @@ const (
 	// ReasonInvalidRules means that a rule cannot be granted in the context of its role template. The object becomes
 	// Stalled.
 	ReasonInvalidRules = "InvalidRules"
-	// ReasonProjectNotFound means that this namespace does not contain a Project with the given name.
+	// ReasonProjectNotFound means that the binding's namespace does not contain a Project with the name in projectName.
 	ReasonProjectNotFound = "ProjectNotFound"
 	// ReasonExpired means that the time in expiresAt has passed and the members have withdrawn the rights.
 	ReasonExpired = "Expired"

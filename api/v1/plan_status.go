@@ -105,7 +105,7 @@ type WaveStatus struct {
 	Name string `json:"name"`
 	// clusters counts the members in the wave.
 	Clusters PlanCount `json:"clusters"`
-	// soakUntil is the time when the soak time of the wave ends. The field is absent until the wave is complete.
+	// soakUntil is when the wave's soak time ends. The field is absent until the wave is complete.
 	// +optional
 	SoakUntil *metav1.Time `json:"soakUntil,omitempty"`
 }
