@@ -29,8 +29,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['hub', 'system', 'local', 'kubeadm', 'eks'])",message="metadata.name must not be hub, system, local, kubeadm or eks: these are prefixes of other users",fieldPath=.metadata
 type AuthProvider struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name is the prefix of the names of the provider's users and
-	// groups.
+	// metadata is the standard object's metadata. The name is the prefix of the provider's user and group names.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
@@ -391,8 +390,7 @@ type AuthProviderStatus struct {
 const (
 	// ReasonReachable means that the provider responds.
 	ReasonReachable = "Reachable"
-	// ReasonSecretMissing means that a Secret that the provider refers to does not exist or lacks the required key or
-	// label.
+	// ReasonSecretMissing means that a required Secret does not exist, or lacks the required key or label.
 	ReasonSecretMissing = "SecretMissing"
 	// ReasonInvalid means that the spec cannot be used. The message says why.
 	ReasonInvalid = "Invalid"

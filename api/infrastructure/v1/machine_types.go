@@ -175,7 +175,7 @@ type EtcdTask struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[a-z0-9-]+$`
 	Of string `json:"of"`
-	// file is the file name of a snapshot. The actions EtcdSnapshot, EtcdUpload and EtcdPrepare use it.
+	// file is the file name of a snapshot, for the actions EtcdSnapshot, EtcdUpload and EtcdPrepare.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
@@ -194,8 +194,7 @@ type EtcdTask struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
 	Remove []string `json:"remove,omitempty"`
-	// s3 is an object in a bucket. The action EtcdUpload writes the object. The action EtcdPrepare reads the object if
-	// the host does not have the file.
+	// s3 is an object in a bucket. EtcdUpload writes the object. EtcdPrepare reads it if the file is not on the host.
 	// +optional
 	S3 *EtcdTaskS3 `json:"s3,omitempty"`
 }
@@ -203,8 +202,8 @@ type EtcdTask struct {
 // EtcdTaskS3 identifies an object in a bucket and the Secret with the credentials to access it.
 type EtcdTaskS3 struct {
 	provisionv1.EtcdS3Object `json:",inline"`
-	// credentialsSecretName is the name of a Secret in the same namespace. The Secret has the same keys and label as
-	// the Secret in spec.etcd.s3.credentialsSecretName of a DroverCluster.
+	// credentialsSecretName is the name of a Secret in the same namespace, with the keys and label that
+	// spec.etcd.s3.credentialsSecretName of a DroverCluster requires.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -270,8 +269,7 @@ type DroverMachineStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	Addresses []MachineAddress `json:"addresses,omitempty"`
 
-	// failureDomain is the failure domain of the Host. It is the value of the label that the DroverCluster names in
-	// spec.failureDomainLabel.
+	// failureDomain is the value of the Host's label that spec.failureDomainLabel of the DroverCluster names.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
@@ -304,8 +302,7 @@ type MachineTaskStatus struct {
 	// +required
 	State TaskState `json:"state"`
 
-	// message says why the task has not finished yet. For a failed task, it says why the task failed and contains the
-	// last lines of the output.
+	// message says why the task has not finished yet. If the task failed, it contains the end of the task's output.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	Message string `json:"message,omitempty"`
