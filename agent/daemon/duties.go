@@ -50,9 +50,8 @@ func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, rest
 		Changed:    func() { d.reporter.Touch() },
 		Log:        log.WithName("deployment"),
 	})
-	d.failures = newLastError(func(ctx context.Context, text string) error {
-		return a.client.Deployment(env.Namespace, protocol.AgentName).Annotate(ctx, v1.AnnotationAgentLastError, text)
-	}, log.WithName("last-error"))
+	own := a.client.Deployment(env.Namespace, protocol.AgentName)
+	d.failures = newLastError(annotate(own.Get, own.Annotate), log.WithName("last-error"))
 	d.sets = apply.New(apply.Options{
 		Client: a.client.REST, Objects: a.client.Objects(), Secrets: a.client.Secrets(env.Namespace),
 		Topic: d.stream.Topic(protocol.SubjectSets), ReadOnly: env.Profile == v1.ProfileReadOnly,

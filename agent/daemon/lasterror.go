@@ -12,8 +12,10 @@ import (
 	"unicode"
 
 	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -46,6 +48,25 @@ type lastError struct {
 // the text is empty.
 func newLastError(write func(ctx context.Context, text string) error, log logr.Logger) *lastError {
 	return &lastError{write: write, wake: make(chan struct{}, 1), log: log}
+}
+
+// annotate returns a function that sets the annotation of the agent's Deployment. To remove the annotation, the
+// function reads the Deployment first: every new leader removes the annotation, usually there is none, and a read is
+// cheaper for the API server than a write.
+func annotate(get func(context.Context) (*appsv1.Deployment, error),
+	set func(ctx context.Context, key, value string) error) func(context.Context, string) error {
+	return func(ctx context.Context, text string) error {
+		if text == "" {
+			live, err := get(ctx)
+			if err != nil {
+				return err
+			}
+			if _, ok := live.Annotations[v1.AnnotationAgentLastError]; !ok {
+				return nil
+			}
+		}
+		return set(ctx, v1.AnnotationAgentLastError, text)
+	}
 }
 
 // tell records why there is no tunnel. An empty reason means that a tunnel is open. tell does not block.

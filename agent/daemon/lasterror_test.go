@@ -13,8 +13,11 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	v1 "github.com/drover-dev/drover/api/v1"
 )
 
 // annotated is a Deployment whose annotation changes. err is the API server's response.
@@ -141,4 +144,39 @@ func TestANewLeaderWritesItsOwnState(t *testing.T) {
 			t.Errorf("the leaders wrote %q, want %q", a.writes, want)
 		}
 	})
+}
+
+func TestALeaderThatFindsNoLastErrorWritesNothing(t *testing.T) {
+	for name, test := range map[string]struct {
+		annotations map[string]string
+		text        string
+		want        []string
+	}{
+		"no annotation to remove": {text: "", want: nil},
+		"an annotation is removed": {
+			annotations: map[string]string{v1.AnnotationAgentLastError: "x"}, text: "", want: []string{""},
+		},
+		"an error is written at once": {text: "no route to host", want: []string{"no route to host"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live := &appsv1.Deployment{}
+			live.Annotations = test.annotations
+			var got []string
+			write := annotate(
+				func(context.Context) (*appsv1.Deployment, error) { return live, nil },
+				func(_ context.Context, key, value string) error {
+					if key != v1.AnnotationAgentLastError {
+						t.Errorf("got a write of annotation %s, want %s", key, v1.AnnotationAgentLastError)
+					}
+					got = append(got, value)
+					return nil
+				})
+			if err := write(t.Context(), test.text); err != nil {
+				t.Fatalf("got error %v, want none", err)
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("got writes %q, want %q", got, test.want)
+			}
+		})
+	}
 }
