@@ -32,8 +32,8 @@ func TestPageLoadsOnlyItsOwnFiles(t *testing.T) {
 		t.Errorf("the root got %d to %q, want a redirect to the page", w.Code, w.Header().Get("Location"))
 	}
 	for path, kind := range map[string]string{"": "text/html", "style/tokens.css": "text/css",
-		"app.js": "text/javascript", "vendor/preact.js": "text/javascript", "core/kinds.js": "text/javascript",
-		"icon.svg": "image/svg+xml", "index.html": "text/html", "vendor/LICENSES.txt": "text/plain"} {
+		"app.js": "text/javascript", "third_party/preact.js": "text/javascript", "core/kinds.js": "text/javascript",
+		"icon.svg": "image/svg+xml", "index.html": "text/html", "third_party/LICENSES.txt": "text/plain"} {
 		w := ask(Path+path, "")
 		if w.Code != http.StatusOK || !strings.HasPrefix(w.Header().Get("Content-Type"), kind) || w.Body.Len() == 0 {
 			t.Errorf("%q got %d %q", path, w.Code, w.Header())
@@ -61,7 +61,7 @@ func TestPageLoadsOnlyItsOwnFiles(t *testing.T) {
 			t.Errorf("%q got %d although it has not changed, want 304", path, again.Code)
 		}
 	}
-	for _, path := range []string{Path + "page.go", Path + "..%2fpage.go", "/ui", Path + "static/app.js", Path + "vendor/", Path + "style"} {
+	for _, path := range []string{Path + "page.go", Path + "..%2fpage.go", "/ui", Path + "static/app.js", Path + "third_party/", Path + "style"} {
 		if w := ask(path, ""); w.Code == http.StatusOK {
 			t.Errorf("%q got %.60q", path, w.Body)
 		}
@@ -72,7 +72,7 @@ func TestPageLoadsOnlyItsOwnFiles(t *testing.T) {
 func own(t *testing.T, f func(name string, content []byte)) {
 	t.Helper()
 	err := fs.WalkDir(static, "static", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || strings.HasPrefix(name, "static/vendor/") {
+		if err != nil || entry.IsDir() || strings.HasPrefix(name, "static/third_party/") {
 			return err
 		}
 		content, err := fs.ReadFile(static, name)
@@ -118,11 +118,11 @@ func TestPageStaysSmall(t *testing.T) {
 // TestVendoredLibrariesAreUnchanged compares the vendored modules with the files in their packages. They differ only in
 // the names of imported modules, because browsers cannot resolve the names of packages.
 func TestVendoredLibrariesAreUnchanged(t *testing.T) {
-	sums, err := fs.ReadFile(static, "static/vendor/SHA256SUMS")
+	sums, err := fs.ReadFile(static, "static/third_party/SHA256SUMS")
 	if err != nil {
 		t.Fatal(err)
 	}
-	licenses, err := fs.ReadFile(static, "static/vendor/LICENSES.txt")
+	licenses, err := fs.ReadFile(static, "static/third_party/LICENSES.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestVendoredLibrariesAreUnchanged(t *testing.T) {
 	for line := range strings.Lines(string(sums)) {
 		fields := strings.Fields(line) // sum, name, package with version, file in the package
 		known[fields[1]] = true
-		content, err := fs.ReadFile(static, "static/vendor/"+fields[1])
+		content, err := fs.ReadFile(static, "static/third_party/"+fields[1])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -145,7 +145,7 @@ func TestVendoredLibrariesAreUnchanged(t *testing.T) {
 			t.Errorf("LICENSES.txt has no license %q", title)
 		}
 	}
-	entries, err := fs.ReadDir(static, "static/vendor")
+	entries, err := fs.ReadDir(static, "static/third_party")
 	if err != nil {
 		t.Fatal(err)
 	}

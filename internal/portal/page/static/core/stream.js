@@ -16,7 +16,7 @@ const longest = 30_000; // maximum milliseconds between two attempts
 /**
  * The connection: its state, since when it is lost, the hub's reason, kinds of which the user may see more, whether no
  * manager leads, and when the page tries again.
- * @type {import("../vendor/signals.js").Signal<{ state: "connecting" | "live" | "lost", since: number, reason: string, incomplete: string[], unmanaged: boolean, next: number }>}
+ * @type {import("../third_party/signals.js").Signal<{ state: "connecting" | "live" | "lost", since: number, reason: string, incomplete: string[], unmanaged: boolean, next: number }>}
  */
 export const connection = signal({ state: "connecting", since: Date.now(), reason: "", incomplete: [], unmanaged: false, next: 0 });
 

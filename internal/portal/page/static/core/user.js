@@ -6,5 +6,5 @@
 
 import { signal } from "../lib/html.js";
 
-/** @type {import("../vendor/signals.js").Signal<{ username: string, groups?: string[] }>} */
+/** @type {import("../third_party/signals.js").Signal<{ username: string, groups?: string[] }>} */
 export const me = signal({ username: "" });

@@ -2,14 +2,14 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The library as views use it: templates, hooks and signals. Views import from here and never from vendor/.
+// The library as views use it: templates, hooks and signals. Views import from here and never from third_party/.
 
-import htm from "../vendor/htm.js";
-import { Component, createElement } from "../vendor/preact.js";
+import htm from "../third_party/htm.js";
+import { Component, createElement } from "../third_party/preact.js";
 
-export { Component, Fragment, createRef, options, render } from "../vendor/preact.js";
-export { useCallback, useEffect, useId, useLayoutEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
-export { batch, computed, effect, signal, untracked, useComputed, useSignal } from "../vendor/signals.js";
+export { Component, Fragment, createRef, options, render } from "../third_party/preact.js";
+export { useCallback, useEffect, useId, useLayoutEffect, useMemo, useRef, useState } from "../third_party/hooks.js";
+export { batch, computed, effect, signal, untracked, useComputed, useSignal } from "../third_party/signals.js";
 
 /** Creates elements from a template. Values become text or attributes, and are never parsed as HTML. */
 export const html = htm.bind(createElement);

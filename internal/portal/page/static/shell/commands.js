@@ -9,7 +9,7 @@ import { go, href } from "../core/router.js";
 
 /** @typedef {{ id: string, title: string, hint?: string, icon?: string, keys?: string, run: () => void }} CommandEntry */
 
-/** @type {import("../vendor/signals.js").Signal<CommandEntry[]>} */
+/** @type {import("../third_party/signals.js").Signal<CommandEntry[]>} */
 export const commands = signal([]);
 
 /** Adds commands. Returns a function that removes them. @param {CommandEntry[]} added */

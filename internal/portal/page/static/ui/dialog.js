@@ -11,7 +11,7 @@ import { Problem } from "./parts.js";
 
 /** @typedef {{ id: number, title: any, body: any, props: any, drawer: boolean, returnTo: Element | null }} Opened */
 
-/** @type {import("../vendor/signals.js").Signal<Opened[]>} */
+/** @type {import("../third_party/signals.js").Signal<Opened[]>} */
 const open = signal([]);
 let last = 0;
 

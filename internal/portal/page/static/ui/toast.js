@@ -8,7 +8,7 @@ import { html, signal } from "../lib/html.js";
 import { short } from "../lib/text.js";
 import { Icon, Mark } from "./icons.js";
 
-/** @type {import("../vendor/signals.js").Signal<{ id: number, text: string, name: string }[]>} */
+/** @type {import("../third_party/signals.js").Signal<{ id: number, text: string, name: string }[]>} */
 const shown = signal([]);
 let last = 0;
 
