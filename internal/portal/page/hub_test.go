@@ -24,12 +24,14 @@ import (
 // fleet is a fake hub. It identifies the user and streams the objects of a test. Tests with real hubs are in test/e2e.
 type fleet struct {
 	url  string
-	mu   sync.Mutex // guards conn and writes to it, secret and denied
+	mu   sync.Mutex // guards conn and writes to it, secret, denied and refusing
 	conn *websocket.Conn
 	// secret contains each registration Secret, by name.
 	secret map[string]any
 	// denied contains the verbs that the user may not use.
 	denied map[string]bool
+	// refusing means that the hub opens no streams.
+	refusing bool
 }
 
 func newFleet(t *testing.T, clusters int) *fleet {
@@ -46,6 +48,13 @@ func newFleet(t *testing.T, clusters int) *fleet {
 		_, _ = w.Write([]byte(`{"status":{"userInfo":{"username":"local:alice"}}}`))
 	})
 	mux.HandleFunc("GET /v1/subscribe", func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		refusing := f.refusing
+		f.mu.Unlock()
+		if refusing {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
 		upgrader := websocket.Upgrader{Subprotocols: []string{"v1.subscribe.drover.dev"}}
 		conn, err := upgrader.Upgrade(w, r, nil)
 		if err != nil {

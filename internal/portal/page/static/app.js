@@ -6,6 +6,7 @@
 
 import { html, render } from "./lib/html.js";
 import { use, whoAmI } from "./core/api.js";
+import { update } from "./core/router.js";
 import { paste, resume, signOut, token } from "./core/session.js";
 import { follow } from "./core/stream.js";
 import { me } from "./core/user.js";
@@ -45,6 +46,7 @@ async function start(issuer) {
 }
 
 const begun = await resume().catch((problem) => ({ issuer: null, user: false, problem: problem.message }));
+update(); // sign-in has restored the address
 root.replaceChildren();
 if (begun.user) start(begun.issuer);
 else welcome(begun.issuer, begun.problem);

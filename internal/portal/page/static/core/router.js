@@ -24,7 +24,10 @@ function read() {
 
 /** The current address. */
 export const route = signal(read());
-addEventListener("hashchange", () => { route.value = read(); });
+
+/** Reads the address again, after a change that is no event. */
+export const update = () => { route.value = read(); };
+addEventListener("hashchange", update);
 
 /**
  * Returns an address for a link: href(["clusters", workspace, name], { q: "prod" }).
@@ -49,7 +52,7 @@ export function setQuery(change) {
   const { path, query } = route.peek();
   const next = { ...Object.fromEntries(query), ...change };
   history.replaceState(history.state, "", href(path, next));
-  route.value = read();
+  update();
 }
 
 /** Returns a parameter of the current address. @param {string} name */

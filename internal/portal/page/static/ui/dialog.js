@@ -38,7 +38,7 @@ function Dialog({ opened }) {
     ref.current.querySelector("[autofocus]")?.focus();
   }, []);
   const close = () => ref.current?.close();
-  return html`<dialog class=${opened.drawer ? "drawer" : ""} ref=${ref} aria-labelledby=${id} onClose=${() => closed(opened)} onMouseDown=${(/** @type {MouseEvent} */ e) => { if (e.target === ref.current) close(); }}>
+  return html`<dialog class=${opened.drawer ? "drawer" : ""} ref=${ref} aria-labelledby=${id} onClose=${() => closed(opened)}>
     <div class="dialog-in"><header class="dialog-head"><h2 id=${id}>${opened.title}</h2><button type="button" class="icon-button" aria-label="Close" onClick=${close}><${Icon} name="close" /></button></header>
     <${opened.body} ...${opened.props} close=${close} /></div></dialog>`;
 }

@@ -4,8 +4,8 @@
 
 // Tables. 10,000 rows are smooth, because only rows in sight are elements. On narrow screens, rows are cards.
 
-import { Pure, classes, html, signal, useEffect, useMemo, useState } from "../lib/html.js";
-import { list as stored, store } from "../lib/prefs.js";
+import { Pure, classes, html, signal, useCallback, useEffect, useMemo, useState } from "../lib/html.js";
+import { density, list as stored, store } from "../lib/prefs.js";
 import { go } from "../core/router.js";
 import { Icon } from "./icons.js";
 import { Empty, Menu } from "./parts.js";
@@ -64,7 +64,7 @@ class Row extends Pure {
       if (event.ctrlKey || event.metaKey) open(to, "_blank", "noopener");
       else go(to);
     };
-    return html`<tr class=${classes(to && "link", selected && "selected")} aria-rowindex=${index + 2} aria-selected=${selectable ? String(selected) : undefined} style=${{ height: height + "px" }} onClick=${click}>
+    return html`<tr class=${classes(to && "link", selected && "selected")} aria-rowindex=${index + 2} style=${{ height: height + "px" }} onClick=${click}>
       ${selectable && html`<td class="select"><input type="checkbox" aria-label=${`Select ${row.name ?? row.key}`} checked=${selected} onChange=${() => onSelect(row)} /></td>`}
       ${columns.map((/** @type {Column<any>} */ c, /** @type {number} */ i) => (i === 0
         ? html`<th scope="row">${to ? html`<a href=${to}>${c.cell(row)}</a>` : c.cell(row)}</th>`
@@ -98,16 +98,17 @@ export function Table({ id, label, rows, columns, href, sort = "", onSort, selec
   const [root] = useState(() => getComputedStyle(document.documentElement));
   const rem = parseFloat(root.fontSize) || 16;
   const inCards = shown.slice(1).filter((c) => c.card !== false).length;
+  void density.value; // the height of rows depends on it
   const height = cards ? 60 + Math.ceil(inCards / 2) * 40 : Math.round((parseFloat(root.getPropertyValue("--row")) || 2.75) * rem);
   const view = useWindow({ id, rows: ordered.length, height });
   useEffect(() => { if (view.ref.current && view.ref.current.scrollTop > ordered.length * height) view.ref.current.scrollTop = 0; }, [ordered.length]);
   const keys = selection?.value;
-  const select = (/** @type {any} */ row) => {
+  const select = useCallback((/** @type {any} */ row) => {
     if (!selection) return;
     const next = new Set(selection.value);
     if (!next.delete(row.key)) next.add(row.key);
     selection.value = next;
-  };
+  }, [selection]);
   const everything = keys && rows.length > 0 && rows.every((row) => keys.has(row.key));
   if (rows.length === 0) return empty ?? html`<${Empty} title="Nothing here" />`;
   const columnCount = shown.length + (selection ? 1 : 0);

@@ -19,7 +19,7 @@ class Tile extends Pure {
 /** @param {{ id: string, label: string, rows: any[], href: (row: any) => string, empty?: any }} props */
 export function Tiles({ id, label, rows, href, empty }) {
   const height = 92;
-  const view = useWindow({ id: id + " tiles", rows: 1e6, height });
+  const view = useWindow({ id: id + " tiles", rows: 1e6, height, shown: rows.length > 0 });
   const columns = Math.max(1, Math.floor((view.width + 8) / 208));
   const lines = Math.ceil(rows.length / columns);
   const last = Math.min(view.last, lines);

@@ -12,9 +12,9 @@ const places = new Map(); // where a list was scrolled to, for Back
 
 /**
  * Returns the range of rows to render in a list of a number of rows of one height.
- * @param {{ id: string, rows: number, height: number }} list
+ * @param {{ id: string, rows: number, height: number, shown?: boolean }} list
  */
-export function useWindow({ id, rows, height }) {
+export function useWindow({ id, rows, height, shown = rows > 0 }) {
   const ref = useRef(/** @type {any} */ (null));
   const [top, setTop] = useState(0);
   const [size, setSize] = useState({ height: 800, width: 1200 });
@@ -27,7 +27,7 @@ export function useWindow({ id, rows, height }) {
     observer.observe(scroller);
     measure();
     return () => observer.disconnect();
-  }, [id]);
+  }, [id, shown]);
   useEffect(() => {
     const scroller = ref.current;
     if (!scroller) return undefined;
@@ -39,7 +39,7 @@ export function useWindow({ id, rows, height }) {
     moved();
     scroller.addEventListener("scroll", moved, { passive: true });
     return () => scroller.removeEventListener("scroll", moved);
-  }, [id, height]);
+  }, [id, height, shown]);
   const first = Math.max(0, Math.min(Math.floor(top / height), rows - Math.ceil(size.height / height)) - spare);
   const last = Math.min(rows, Math.ceil((top + size.height) / height) + 4 + spare);
   return { ref, first, last, width: size.width, before: first * height, after: Math.max(0, rows - last) * height };

@@ -59,7 +59,8 @@ export function Clusters() {
   }, [all, query, state]);
   const groupOf = useMemo(() => grouping(group), [group]);
   const keys = useMemo(() => tally(all.slice(0, 2000).flatMap((r) => Object.keys(r.labels)), (key) => key).slice(0, 30).map(({ key }) => key), [all]);
-  const mayImport = may({ verb: "create", resource: "clusters" }) || workspaces.value.slice(0, 20).some((namespace) => may({ verb: "create", resource: "clusters", namespace }));
+  const everywhere = may({ verb: "create", resource: "clusters" });
+  const mayImport = everywhere || (everywhere === false && workspaces.value.slice(0, 20).some((namespace) => may({ verb: "create", resource: "clusters", namespace })));
   useCommands(mayImport ? [{ id: "import", title: "Import a cluster", icon: "plus", run: openImport }] : [], [mayImport]);
   const found = rows.length === total ? count(total, "cluster") : `${rows.length.toLocaleString("en")} of ${count(total, "cluster")}`;
   const nothing = total === 0
