@@ -12,7 +12,7 @@ import { review } from "./api.js";
 const fresh = 60_000;
 const most = 500;
 
-/** @type {Map<string, { at: number, answer: ReturnType<typeof signal> }>} */
+/** @type {Map<string, { at: number, answer: import("../third_party/signals.js").Signal<boolean | undefined> }>} */
 const known = new Map();
 
 /** Forgets all answers, for example after the user's rights have changed. */
@@ -31,7 +31,7 @@ export function may(attributes, member = "") {
   let entry = known.get(key);
   if (!entry || entry.at < Date.now() - fresh) {
     if (known.size >= most) known.clear();
-    const answer = entry?.answer ?? signal(undefined);
+    const answer = entry?.answer ?? signal(/** @type {boolean | undefined} */ (undefined));
     entry = { at: Date.now(), answer };
     known.set(key, entry);
     review(member, full).then((status) => { answer.value = status.allowed === true; }, () => { answer.value = true; });

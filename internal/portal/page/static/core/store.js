@@ -13,7 +13,7 @@ import { kinds } from "./kinds.js";
 /** @type {Record<string, Map<string, KubeObject>>} */
 const all = Object.fromEntries(kinds.map((kind) => [kind, new Map()]));
 const versions = Object.fromEntries(kinds.map((kind) => [kind, signal(0)]));
-/** @type {Record<string, Map<string, ReturnType<typeof signal>>>} */
+/** @type {Record<string, Map<string, import("../third_party/signals.js").Signal<KubeObject | undefined>>>} */
 const cells = Object.fromEntries(kinds.map((kind) => [kind, new Map()]));
 
 /** Whether the first state of all kinds is there. Until then, views show that they are loading. */
@@ -33,7 +33,7 @@ export function objects(kind) {
   return all[kind];
 }
 
-/** Returns one object, or undefined. The caller renders again only when this object changes. @param {string} kind @param {string} key */
+/** Returns one object, or undefined. The caller renders again only when this object changes. @param {string} kind @param {string} key @returns {KubeObject | undefined} */
 export function object(kind, key) {
   let cell = cells[kind].get(key);
   if (!cell) {

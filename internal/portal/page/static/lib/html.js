@@ -22,6 +22,9 @@ export const classes = (...names) => names.filter(Boolean).join(" ");
 
 /** A component that renders again only when one of its properties is another value. */
 export class Pure extends Component {
+  /** @returns {any} */
+  render() { return null; }
+
   /** @param {Record<string, any>} next */
   shouldComponentUpdate(next) {
     for (const key in next) if (next[key] !== this.props[key]) return true;

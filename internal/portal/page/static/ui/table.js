@@ -4,7 +4,7 @@
 
 // Tables. 10,000 rows are smooth, because only rows in sight are elements. On narrow screens, rows are cards.
 
-import { Pure, classes, html, signal, useCallback, useEffect, useMemo, useState } from "../lib/html.js";
+import { Pure, classes, html, signal, useCallback, useEffect, useMemo, useRef, useState } from "../lib/html.js";
 import { density, list as stored, store } from "../lib/prefs.js";
 import { go } from "../core/router.js";
 import { Icon } from "./icons.js";
@@ -22,13 +22,15 @@ const narrow = matchMedia("(max-width: 45rem)");
 const isNarrow = signal(narrow.matches);
 narrow.addEventListener("change", () => { isNarrow.value = narrow.matches; });
 
-/** @type {Map<string, ReturnType<typeof signal>>} */
+/** @type {Map<string, import("../third_party/signals.js").Signal<string[]>>} */
 const choices = new Map();
 
 /** The ids of the chosen columns of a table. @param {string} id @param {Column<any>[]} columns */
 function chosen(id, columns) {
-  let choice = choices.get(id);
-  if (!choice) choices.set(id, choice = signal(stored("columns." + id) ?? columns.filter((c) => !c.off).map((c) => c.id)));
+  const known = choices.get(id);
+  if (known) return known;
+  const choice = signal(stored("columns." + id) ?? columns.filter((c) => !c.off).map((c) => c.id));
+  choices.set(id, choice);
   return choice;
 }
 
@@ -75,11 +77,12 @@ class Row extends Pure {
 /**
  * Shows rows. Each has a key; name is read to people who select it. href makes it a link. With selection, a signal of a
  * Set of keys, rows can be selected. groupOf puts rows below headings. sort is "column" or "-column"; onSort makes
- * headings buttons. A row is rendered again only if it is another object, so keep unchanged rows identical.
+ * headings buttons. A row is rendered again only if it is another object, so keep unchanged rows identical. After a change
+ * of query, sort or groupOf, the table is scrolled to its beginning.
  * @param {{ id: string, label: string, rows: any[], columns: Column<any>[], href?: (row: any) => string, sort?: string, onSort?: (sort: string) => void,
- *   selection?: { value: Set<string> }, groupOf?: (row: any) => string, empty?: any, fixed?: boolean }} props
+ *   selection?: { value: Set<string> }, groupOf?: (row: any) => string, query?: string, empty?: any, fixed?: boolean }} props
  */
-export function Table({ id, label, rows, columns, href, sort = "", onSort, selection, groupOf, empty, fixed }) {
+export function Table({ id, label, rows, columns, href, sort = "", onSort, selection, groupOf, query, empty, fixed }) {
   const choice = chosen(id, columns).value;
   const cards = isNarrow.value;
   const shown = useMemo(() => columns.filter((c, i) => i === 0 || choice.includes(c.id)), [columns, choice]);
@@ -101,6 +104,11 @@ export function Table({ id, label, rows, columns, href, sort = "", onSort, selec
   void density.value; // the height of rows depends on it
   const height = cards ? 60 + Math.ceil(inCards / 2) * 40 : Math.round((parseFloat(root.getPropertyValue("--row")) || 2.75) * rem);
   const view = useWindow({ id, rows: ordered.length, height });
+  const first = useRef(true);
+  useEffect(() => {
+    if (!first.current && view.ref.current) view.ref.current.scrollTop = 0;
+    first.current = false;
+  }, [sort, groupOf, query]);
   useEffect(() => { if (view.ref.current && view.ref.current.scrollTop > ordered.length * height) view.ref.current.scrollTop = 0; }, [ordered.length]);
   const keys = selection?.value;
   const select = useCallback((/** @type {any} */ row) => {

@@ -35,5 +35,5 @@ export function Access() {
   return html`<div class="view fill"><${Heading} title="Access"><a class="button" href=${href(["access", "why"])}>Why can’t I?</a></${Heading}>
     <div class="toolbar"><${Search} label="Search by person, role, cluster or project" value=${query} onInput=${(/** @type {string} */ q) => setQuery({ q })} /></div>
     ${!loaded.value && all.length === 0 ? html`<${Loading} />` : html`<${Table} id="access" label="Bindings that you may watch" rows=${found} columns=${columns} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })}
-      empty=${html`<${Empty} icon="access" title=${all.length === 0 ? "There are no bindings that you may watch" : "No binding has these words"} />`} />`}</div>`;
+      query=${query} empty=${html`<${Empty} icon="access" title=${all.length === 0 ? "There are no bindings that you may watch" : "No binding has these words"} />`} />`}</div>`;
 }

@@ -80,5 +80,5 @@ export function Clusters() {
     </div>
     ${!loaded.value && total === 0 ? html`<${Loading} label="Loading the clusters" />`
       : shape === "tiles" ? html`<${Tiles} id="clusters" label="Clusters" rows=${rows} href=${to} empty=${nothing} />`
-      : html`<${Table} id="clusters" label="Clusters" rows=${rows} columns=${columns} href=${to} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} selection=${selection} groupOf=${groupOf} empty=${nothing} />`}</div>`;
+      : html`<${Table} id="clusters" label="Clusters" rows=${rows} columns=${columns} href=${to} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} selection=${selection} groupOf=${groupOf} query=${query + state} empty=${nothing} />`}</div>`;
 }

@@ -24,7 +24,7 @@ function Import({ close }) {
   const [error, setError] = useState(/** @type {any} */ (null));
   const [busy, setBusy] = useState(false);
   const [made, setMade] = useState(/** @type {any} */ (null));
-  const set = (/** @type {string} */ key) => (/** @type {any} */ e) => setForm({ ...form, [key]: e.target.value });
+  const set = (/** @type {string} */ key) => (/** @type {any} */ e) => { const { value } = e.target; setForm((was) => ({ ...was, [key]: value })); };
   const submit = async (/** @type {Event} */ event) => {
     event.preventDefault();
     setBusy(true);

@@ -16,7 +16,7 @@ const verbs = ["get", "list", "watch", "create", "update", "patch", "delete"];
 export function Why() {
   const [form, setForm] = useState({ member: param("cluster"), verb: param("verb") || "get", resource: param("resource"), namespace: param("namespace") });
   const [state, setState] = useState(/** @type {any} */ ({}));
-  const set = (/** @type {string} */ key) => (/** @type {any} */ e) => setForm({ ...form, [key]: e.target.value });
+  const set = (/** @type {string} */ key) => (/** @type {any} */ e) => { const { value } = e.target; setForm((was) => ({ ...was, [key]: value })); };
   const ask = async (/** @type {Event} */ event) => {
     event.preventDefault();
     const [name, ...group] = form.resource.trim().split(".");
