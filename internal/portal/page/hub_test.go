@@ -141,7 +141,7 @@ func cluster(name, ready, reason, message string) map[string]any {
 func signIn(t *testing.T, p *chromium.Page, url, token string) {
 	t.Helper()
 	p.Go(url + Path)
-	sees(t, p, "textbox: Or a token, which this page forgets when it is closed")
+	sees(t, p, "textbox: Token, forgotten when this page is closed")
 	p.Evaluate(`document.querySelector("input").focus()`, nil)
 	p.Type(token)
 	p.Press("Enter")

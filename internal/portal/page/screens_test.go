@@ -74,7 +74,7 @@ func TestEveryViewFitsEveryScreen(t *testing.T) {
 					t.Errorf("%s: wider than their place: %q", name, wide)
 				}
 				p.Shot(name)
-				if found := p.Axe(t); len(found) > 0 {
+				if found := checked(t, p, width, theme); len(found) > 0 {
 					t.Errorf("%s: %.1500q", name, found)
 				}
 				p.Evaluate(`document.querySelectorAll("dialog").forEach(d => d.close());
@@ -212,4 +212,13 @@ func people(f *fleet) {
 			"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": map[bool]string{true: "True", false: "False"}[i != 2],
 				"reason": map[bool]string{true: "Delivered", false: "Progressing"}[i != 2]}}}}})
 	}
+}
+
+// checked returns what axe-core finds. It takes seconds, so it looks at the widest and the narrowest screen.
+func checked(t *testing.T, p *chromium.Page, width int, theme string) []string {
+	t.Helper()
+	if width == 1440 && theme == "light" || width == 390 && theme == "dark" {
+		return p.Axe(t)
+	}
+	return nil
 }

@@ -24,7 +24,7 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 	f := newFleet(t, 3)
 	p := chromium.Open(t, true)
 	signIn(t, p, f.url, "wrong")
-	sees(t, p, "alert", "textbox: Or a token")
+	sees(t, p, "alert", "textbox: Token")
 	signIn(t, p, f.url, "secret")
 	sees(t, p, "link: Drover, overview", "heading: Overview", "link: Clusters", "button: Keyboard")
 	at(p, "#/clusters")

@@ -54,7 +54,7 @@ export function planState(plan) {
   const state = readyState(plan);
   const { nodes, clusters, failures } = plan.status ?? {};
   const failed = (nodes?.failed ?? 0) + (clusters?.failed ?? 0) + (failures?.length ?? 0) > 0;
-  if (state.name === "waiting" && failed) return { ...state, name: /** @type {StateName} */ ("broken") };
+  if (state.name === "waiting" && failed) return { ...state, name: /** @type {StateName} */ ("broken"), word: "Nodes failed" };
   return state;
 }
 
@@ -117,7 +117,9 @@ const commands = {
 export function explained(object) {
   /** @type {Condition[]} */
   const conditions = object.status?.conditions ?? [];
-  return [...conditions].sort((a, b) => Number(wrong(b)) - Number(wrong(a)) || a.type.localeCompare(b.type)).map((c) => {
+  // Ready repeats the reason of another condition, so it would say the same twice.
+  const told = new Set(conditions.filter((c) => c.type !== "Ready" && wrong(c)).map((c) => c.reason));
+  return conditions.filter((c) => c.type !== "Ready" || !wrong(c) || !told.has(c.reason)).sort((a, b) => Number(wrong(b)) - Number(wrong(a)) || a.type.localeCompare(b.type)).map((c) => {
     const bad = wrong(c);
     const [good, not] = titles[c.type] ?? [words(c.type), `${words(c.type)}: not yet`];
     /** @type {StateName} */

@@ -38,7 +38,7 @@ const Navigation = ({ sections, current }) => html`<nav id="nav" class=${classes
   <button type="button" class="nav-foot" onClick=${help}><${Icon} name="help" /><span>Keyboard</span><kbd>?</kbd></button></nav>`;
 
 /** @param {{ user: string, onSignOut: () => void }} props */
-const UserMenu = ({ user, onSignOut }) => html`<${Menu} class="user" name=${`Account of ${user}`} label=${html`<span class="avatar" aria-hidden="true">${(user.replace(/^[^:]*:/, "") || "?").charAt(0).toUpperCase()}</span><span class="user-name">${user}</span><${Icon} name="down" size=${12} />`}>
+const UserMenu = ({ user, onSignOut }) => html`<${Menu} class="user" label=${html`<span class="hidden">Account of </span><span class="avatar" aria-hidden="true">${(user.replace(/^[^:]*:/, "") || "?").charAt(0).toUpperCase()}</span><span class="user-name">${user}</span><${Icon} name="down" size=${12} />`}>
   <div class="menu-pad"><p class="menu-title">Theme</p><${Segments} label="Theme" value=${theme.value} options=${[{ value: "system", label: "System" }, { value: "light", label: "Light" }, { value: "dark", label: "Dark" }]} onChange=${(/** @type {string} */ v) => { theme.value = v; }} />
   <p class="menu-title">Density</p><${Segments} label="Density" value=${density.value} options=${[{ value: "comfortable", label: "Comfortable" }, { value: "compact", label: "Compact" }]} onChange=${(/** @type {string} */ v) => { density.value = v; }} /></div>
   <a class="menu-item" href="#/account"><${Icon} name="account" />Account and sessions</a>
