@@ -13,7 +13,7 @@ import { words } from "../lib/text.js";
 export const condition = (object, type) => object.status?.conditions?.find((/** @type {Condition} */ c) => c.type === type);
 
 // Reasons for which a Cluster is not ready yet, but nothing is wrong.
-const waiting = new Set(["AwaitingAgent", "AwaitingReport", "Pending", "Removing"]);
+const waiting = new Set(["AwaitingAgent", "AwaitingReport", "Pending", "Removing", "AgentWaiting", "AgentUpdating", "Progressing"]);
 
 /** @type {Record<string, string>} */
 const clusterWords = {
