@@ -38,7 +38,8 @@ func press(p *chromium.Page, key string, control bool) {
 
 func TestAddressesCanBeSharedAndBackWorks(t *testing.T) {
 	_, p := signedIn(t, 3)
-	for old, now := range map[string]string{"#clusters": "#/clusters", "#plans": "#/plans", "#hosts": "#/hosts", "#can": "#/access/why"} {
+	moved := map[string]string{"#clusters": "#/clusters", "#plans": "#/plans", "#hosts": "#/hosts", "#can": "#/access/why"}
+	for old, now := range moved {
 		at(p, old)
 		eventually(t, p, `location.hash`, now)
 	}
@@ -130,14 +131,16 @@ func TestHostileTextIsBoundedAndVisible(t *testing.T) {
 	f, p := signedIn(t, 0)
 	attack := "safe\u202egnp.exe \x1b[31mred\x1b[0m a\u200bb " + strings.Repeat("<b>x", 250_000)
 	message := cluster("c0000", "False", "AgentGone\u202e", attack)
-	message["object"].(map[string]any)["metadata"].(map[string]any)["labels"] = map[string]any{"env": strings.Repeat("p", 10_000)}
+	metadata := message["object"].(map[string]any)["metadata"].(map[string]any)
+	metadata["labels"] = map[string]any{"env": strings.Repeat("p", 10_000)}
 	f.send(message)
 	at(p, "#/clusters/team/c0000")
 	sees(t, p, "heading: c0000")
 	var text string
 	p.Evaluate(`document.querySelector(".message").textContent`, &text)
 	if !strings.HasPrefix(text, "safe⟨202E⟩gnp.exe ⟨001B⟩[31mred") || len(text) > 10_000 {
-		t.Errorf("the page shows %d bytes, %.100q, want the hidden characters by their numbers and at most 10,000", len(text), text)
+		t.Errorf("the page shows %d bytes, %.100q, want the hidden characters by their numbers and at most 10,000",
+			len(text), text)
 	}
 	for _, hash := range []string{"#/", "#/clusters", "#/clusters/team/c0000"} {
 		at(p, hash)
@@ -150,13 +153,14 @@ func TestHostileTextIsBoundedAndVisible(t *testing.T) {
 func TestThemeAndDensityAreKept(t *testing.T) {
 	f, p := signedIn(t, 3)
 	choose := func(name string) {
-		p.Evaluate(`[...document.querySelectorAll(".segments button")].find(b => b.textContent === "`+name+`").click(); `+painted, nil)
+		p.Evaluate(`[...document.querySelectorAll(".segments button")]
+			.find(b => b.textContent === "`+name+`").click(); `+painted, nil)
 	}
 	choose("Dark")
 	choose("Compact")
 	signIn(t, p, f.url, "secret") // opens the page again
 	sees(t, p, "heading: Overview")
-	eventually(t, p, `document.documentElement.dataset.theme + " " + document.documentElement.dataset.density`, "dark compact")
+	eventually(t, p, `Object.values(document.documentElement.dataset).sort().join()`, "compact,dark")
 	eventually(t, p, `getComputedStyle(document.body).backgroundColor`, "rgb(14, 16, 20)")
 	eventually(t, p, `Object.keys(localStorage).sort().join()`, "drover.ui.density,drover.ui.theme")
 }

@@ -48,8 +48,9 @@ func TestEveryViewFitsEveryScreen(t *testing.T) {
 	f := newFleet(t, 0)
 	p := chromium.Open(t, true)
 	size := func(width int) {
-		p.Call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": map[int]int{1440: 900, 1024: 768,
-			390: 844}[width], "deviceScaleFactor": 1, "mobile": false}, nil)
+		height := map[int]int{1440: 900, 1024: 768, 390: 844}[width]
+		p.Call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1,
+			"mobile": false}, nil)
 	}
 	size(1440)
 	p.Go(f.url + Path)
@@ -68,7 +69,8 @@ func TestEveryViewFitsEveryScreen(t *testing.T) {
 				p.Evaluate(view.open+`; `+painted, nil)
 				name := fmt.Sprintf("%s-%d-%s", view.name, width, theme)
 				var wide []string
-				p.Evaluate(`[document.documentElement, ...document.querySelectorAll("main, .view, dialog, .card, .top, .dialog-body")]
+				p.Evaluate(`[document.documentElement,
+					...document.querySelectorAll("main, .view, dialog, .card, .top, .dialog-body")]
 					.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.tagName + "." + e.className)`, &wide)
 				if len(wide) > 0 {
 					t.Errorf("%s: wider than their place: %q", name, wide)
@@ -99,14 +101,15 @@ func realistic(f *fleet) {
 			object := member(fmt.Sprintf("%s-%02d", region, i), "True", "Connected", "The agent is connected.")
 			object["metadata"].(map[string]any)["namespace"] = workspace
 			object["metadata"].(map[string]any)["uid"] = fmt.Sprintf("uid-%d", n)
-			object["metadata"].(map[string]any)["labels"] = map[string]any{"region": region, "env": []string{"prod", "prod", "staging"}[n%3],
-				"tier": []string{"edge", "core"}[n%2]}
+			object["metadata"].(map[string]any)["labels"] = map[string]any{"region": region,
+				"env": []string{"prod", "prod", "staging"}[n%3], "tier": []string{"edge", "core"}[n%2]}
 			status := object["status"].(map[string]any)
 			status["version"], status["distribution"] = versions[n*7%6], distributions[n*5%6]
 			nodes := 3 + n%9
 			status["nodes"] = map[string]any{"ready": nodes, "total": nodes, "summary": fmt.Sprintf("%d/%d", nodes, nodes)}
 			status["allocatable"] = map[string]any{"cpu": fmt.Sprint(nodes * 16), "memory": fmt.Sprintf("%dGi", nodes*64)}
-			status["requested"] = map[string]any{"cpu": fmt.Sprintf("%dm", nodes*160*(20+n*13%78)), "memory": fmt.Sprintf("%dGi", nodes*(8+n*11%55))}
+			status["requested"] = map[string]any{"cpu": fmt.Sprintf("%dm", nodes*160*(20+n*13%78)),
+				"memory": fmt.Sprintf("%dGi", nodes*(8+n*11%55))}
 			status["agent"] = map[string]any{"version": "v0.9.2", "image": "registry.example.com/drover/agent:v0.9.2"}
 			troubled(n, status)
 			f.send(map[string]any{"type": "CHANGED", "kind": "clusters", "object": object})
@@ -127,13 +130,19 @@ func realistic(f *fleet) {
 		f.send(message)
 	}
 	for i := range 9 {
-		message := host(map[bool]string{true: "True", false: "False"}[i != 4], map[bool]string{true: "Active", false: "InstructionFailed"}[i != 4], "")
+		ready, reason := "True", "Active"
+		if i == 4 {
+			ready, reason = "False", "InstructionFailed"
+		}
+		message := host(ready, reason, "")
 		object := message["object"].(map[string]any)
 		object["metadata"] = map[string]any{"namespace": "factory", "name": fmt.Sprintf("rack%d", i+1)}
 		if i == 4 {
 			status := object["status"].(map[string]any)
-			status["state"], status["plan"] = "Failed", map[string]any{"output": "Unpacking kernel …\nE: no space left on device"}
-			status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": "Stalled", "status": "True", "reason": "InstructionFailed"})
+			status["state"] = "Failed"
+			status["plan"] = map[string]any{"output": "Unpacking kernel …\nE: no space left on device"}
+			status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": "Stalled", "status": "True",
+				"reason": "InstructionFailed"})
 		}
 		f.send(message)
 	}
@@ -146,9 +155,11 @@ func member(name, ready, reason, message string) map[string]any {
 	status := object["status"].(map[string]any)
 	since := time.Now().Add(-26 * time.Hour).UTC().Format(time.RFC3339)
 	status["conditions"].([]any)[0].(map[string]any)["lastTransitionTime"] = since
-	for _, other := range [][2]string{{"Registered", "AgentJoined"}, {"Connected", "Connected"}, {"AgentUpToDate", "AgentUpdated"}, {"GuardsApplied", "GuardsApplied"}} {
-		status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": other[0], "status": "True", "reason": other[1],
-			"message": map[string]string{"AgentUpToDate": "The agent runs v0.9.2 with 2 replicas."}[other[0]], "lastTransitionTime": since})
+	for _, other := range [][2]string{{"Registered", "AgentJoined"}, {"Connected", "Connected"},
+		{"AgentUpToDate", "AgentUpdated"}, {"GuardsApplied", "GuardsApplied"}} {
+		status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": other[0], "status": "True",
+			"reason": other[1], "lastTransitionTime": since,
+			"message": map[string]string{"AgentUpToDate": "The agent runs v0.9.2 with 2 replicas."}[other[0]]})
 	}
 	object["spec"] = map[string]any{"deletionPolicy": "Uninstall"}
 	return object
@@ -166,18 +177,21 @@ func troubled(n int, status map[string]any) {
 	}
 	switch n {
 	case 3, 61:
-		message := "The agent disconnected 12 minutes ago. It connects again by itself, unless the network or its pods prevent it."
+		message := "The agent disconnected 12 minutes ago. It connects again by itself, unless the network prevents it."
 		set("Ready", "False", "TunnelLost", message, 12*time.Minute)
 		set("Connected", "False", "TunnelLost", message, 12*time.Minute)
 		status["lastSeen"] = time.Now().Add(-12 * time.Minute).UTC().Format(time.RFC3339)
 	case 40:
-		set("Ready", "False", "ApiServerUnhealthy", "The API server reports these checks as failed: etcd, poststarthook/rbac/bootstrap-roles.", 3*time.Hour)
+		set("Ready", "False", "ApiServerUnhealthy", "The API server reports these checks as failed: etcd, rbac/bootstrap-roles.",
+			3*time.Hour)
 		status["nodes"] = map[string]any{"ready": 2, "total": 5, "summary": "2/5"}
 	case 90:
-		set("Ready", "False", "VersionSkew", "The agent speaks protocol 1 to 2, and the hub 3 to 4. Upgrade the agent.", 40*time.Hour)
+		set("Ready", "False", "VersionSkew", "The agent speaks protocol 1 to 2, and the hub 3 to 4. Upgrade the agent.",
+			40*time.Hour)
 	case 17, 118:
 		for _, kind := range []string{"Ready", "Registered", "Connected"} {
-			set(kind, "False", "AwaitingAgent", "No agent has joined yet. Run the command in the Secret's key “command” in the member.", 4*time.Minute)
+			set(kind, "False", "AwaitingAgent", "No agent has joined yet. Run the command in the registration Secret.",
+				4*time.Minute)
 		}
 		for _, key := range []string{"version", "distribution", "nodes", "allocatable", "requested", "agent"} {
 			delete(status, key)
@@ -191,7 +205,8 @@ func troubled(n int, status map[string]any) {
 func people(f *fleet) {
 	roles := []string{"cluster-viewer", "cluster-operator", "project-member", "project-owner"}
 	for i, name := range strings.Fields("anna bruno chen dalia emil fatou goran hana ines jonas kemal lea") {
-		spec := map[string]any{"subject": map[string]any{"kind": "User", "name": "github:" + name}, "roleTemplateName": roles[i%4]}
+		spec := map[string]any{"subject": map[string]any{"kind": "User", "name": "github:" + name},
+			"roleTemplateName": roles[i%4]}
 		kind := "clusterroletemplatebindings"
 		if i%4 > 1 {
 			kind, spec["projectName"] = "projectroletemplatebindings", []string{"shop", "billing"}[i%2]
@@ -204,13 +219,14 @@ func people(f *fleet) {
 		f.send(map[string]any{"type": "CHANGED", "kind": kind, "object": map[string]any{
 			"metadata": map[string]any{"namespace": "retail", "name": name}, "spec": spec}})
 	}
+	states := [][2]string{{"True", "Delivered"}, {"True", "Delivered"}, {"False", "Progressing"}, {"True", "Delivered"}}
 	for i, name := range []string{"shop", "billing", "search", "telemetry"} {
 		f.send(map[string]any{"type": "CHANGED", "kind": "projects", "object": map[string]any{
 			"metadata": map[string]any{"namespace": "retail", "name": name},
 			"spec": map[string]any{"clusterSelector": map[string]any{"matchLabels": map[string]any{"env": "prod"}},
 				"namespaces": []any{name, name + "-jobs"}[:1+i%2]},
-			"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": map[bool]string{true: "True", false: "False"}[i != 2],
-				"reason": map[bool]string{true: "Delivered", false: "Progressing"}[i != 2]}}}}})
+			"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": states[i][0],
+				"reason": states[i][1]}}}}})
 	}
 }
 

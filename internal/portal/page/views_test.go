@@ -168,7 +168,8 @@ func TestTwoThousandClustersAreShownQuickly(t *testing.T) {
 	signIn(t, p, f.url, "secret")
 	awaited := func(expression string) float64 {
 		var ms float64
-		p.Evaluate(`new Promise(done => { const look = () => (`+expression+`) ? requestAnimationFrame(() => done(performance.now())) : requestAnimationFrame(look); look(); })`, &ms)
+		p.Evaluate(`new Promise(done => { const look = () => (`+expression+`)
+			? requestAnimationFrame(() => done(performance.now())) : requestAnimationFrame(look); look(); })`, &ms)
 		return ms
 	}
 	at(p, "#/clusters")
