@@ -219,7 +219,7 @@ func eventually[T comparable](t *testing.T, p *chromium.Page, expression string,
 	t.Helper()
 	testkit.Eventually(t, 20*time.Second, func(context.Context) error {
 		var got T
-		if p.Evaluate(expression, &got); got != want {
+		if p.Evaluate("("+expression+") ?? null", &got); got != want {
 			return fmt.Errorf("%s is %v, want %v", expression, got, want)
 		}
 		return nil
