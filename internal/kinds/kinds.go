@@ -35,7 +35,7 @@ type Kind struct {
 	Name, Resource string
 	Object         client.Object
 	List           client.ObjectList
-	// ClusterScoped is true if objects have no namespace. The web page does not show cluster-scoped objects.
+	// ClusterScoped is true if objects have no namespace.
 	ClusterScoped bool
 	// Metadata defines which metadata the caches keep. If it is nil, the caches keep only the annotations that are read
 	// for every kind.

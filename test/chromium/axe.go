@@ -35,12 +35,22 @@ func (p *Page) Axe(t testing.TB) []string {
 // Screenshot saves an image of the page in the folder that DROVER_SCREENSHOTS names, if it is set.
 func (p *Page) Screenshot(name string, width, height int) {
 	p.t.Helper()
-	folder := os.Getenv("DROVER_SCREENSHOTS")
-	if folder == "" {
+	if os.Getenv("DROVER_SCREENSHOTS") == "" {
 		return
 	}
 	p.Call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false}, nil)
 	p.Evaluate(`new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))`, nil)
+	p.Shot(name)
+	p.Call("Emulation.clearDeviceMetricsOverride", nil, nil)
+}
+
+// Shot saves an image of the page at its present size in the folder that DROVER_SCREENSHOTS names, if it is set.
+func (p *Page) Shot(name string) {
+	p.t.Helper()
+	folder := os.Getenv("DROVER_SCREENSHOTS")
+	if folder == "" {
+		return
+	}
 	var shot struct{ Data string }
 	p.Call("Page.captureScreenshot", map[string]any{"format": "png"}, &shot)
 	image, err := base64.StdEncoding.DecodeString(shot.Data)
@@ -50,5 +60,4 @@ func (p *Page) Screenshot(name string, width, height int) {
 	if err := os.WriteFile(filepath.Join(folder, name+".png"), image, 0o644); err != nil {
 		p.t.Fatal(err)
 	}
-	p.Call("Emulation.clearDeviceMetricsOverride", nil, nil)
 }

@@ -50,7 +50,7 @@ func TestPeopleSeeTheirFleetInARealBrowser(t *testing.T) {
 	}
 	p := person{Page: chromium.Open(t, true), t: t, hub: s.hub.URL()}
 	p.Go(s.hub.URL() + "/")
-	p.sees("", "heading: Sign in", "button: Sign in to the hub")
+	p.sees("", "heading: Sign in to Drover", "button: Sign in to the hub")
 	p.tabTo("button: Sign in to the hub")
 	p.Press("Enter")
 	p.sees("textbox: User name", "RootWebArea: Sign in to Drover")
@@ -58,32 +58,37 @@ func TestPeopleSeeTheirFleetInARealBrowser(t *testing.T) {
 	p.Press("Tab")
 	p.Type(secret)
 	p.Press("Enter")
-	p.sees("", "link: Clusters", "StaticText: local:alice", "button: web team Not ready: AwaitingAgent")
+	p.sees("", "heading: Overview", "link: Clusters", "StaticText: local:alice")
+	p.tabTo("link: Clusters")
+	p.Press("Enter")
+	p.sees("heading: Clusters", "link: web", "StaticText: Waiting for its agent")
 	p.fits()
 	t.Run("one Cluster, with what is wrong and what to do", func(t *testing.T) {
 		p.t = t
-		p.tabTo("button: web team Not ready: AwaitingAgent")
+		p.tabTo("link: web")
 		p.Press("Enter")
-		p.sees("button: Close", "dialog: web Not ready", "columnheader: Message")
+		p.sees("heading: web", "StaticText: No agent has joined", "heading: Conditions")
 		p.fits()
-		p.Press("Enter")
+		p.Evaluate(`history.back()`, nil)
+		p.sees("heading: Clusters")
 	})
 	t.Run("a cluster is imported", func(t *testing.T) {
 		p.t = t
 		p.tabTo("button: Import a cluster")
 		p.Press("Enter")
-		p.sees("", "dialog: Import a cluster", "button: Create")
-		p.tabToRole("combobox: Workspace (a namespace of the hub)")
+		p.sees("combobox: Workspace (a namespace of the hub)", "dialog: Import a cluster", "button: Create")
 		p.Type("team")
 		p.Press("Tab")
 		p.Type("shop")
 		p.Press("Enter")
 		testkit.Eventually(t, time.Minute, p.has("kubectl apply --server-side"))
 		p.Press("Escape")
-		p.sees("", "button: shop team Not ready: AwaitingAgent")
+		p.sees("", "link: shop")
 	})
 	t.Run("why can't I", func(t *testing.T) {
 		p.t = t
+		p.tabTo("link: Access")
+		p.Press("Enter")
 		p.tabTo("link: Why can’t I?")
 		p.Press("Enter")
 		p.tabToRole("combobox: Cluster (workspace/name)")
@@ -102,8 +107,9 @@ func TestPeopleSeeTheirFleetInARealBrowser(t *testing.T) {
 	})
 	t.Run("a reload asks for no password", func(t *testing.T) {
 		p.t = t
-		p.Go(s.hub.URL() + "/ui/")
-		p.sees("", "button: shop team Not ready: AwaitingAgent")
+		p.Go(s.hub.URL() + "/ui/#/clusters?q=shop") // only the fragment changes, so this is no reload
+		p.Call("Page.reload", nil, nil)
+		p.sees("", "heading: Clusters", "link: shop")
 	})
 	t.Run("axe finds nothing", func(t *testing.T) {
 		p.t = t
@@ -119,6 +125,8 @@ func TestPeopleSeeTheirFleetInARealBrowser(t *testing.T) {
 			t.Error("the refresh token is in the storage of the tab while the page is open: a duplicated tab would have it")
 		}
 		p.Evaluate(`dispatchEvent(new PageTransitionEvent("pagehide")); sessionStorage.getItem("drover.refresh")`, &refresh)
+		p.tabTo("DisclosureTriangle: Account of local:alice")
+		p.Press("Enter")
 		p.tabTo("button: Sign out")
 		p.Press("Enter")
 		p.sees("", "button: Sign in to the hub")

@@ -26,18 +26,18 @@ func TestLong_ThePageSaysThatNoManagerLeads(t *testing.T) {
 	token := signIn(t, s, "alice", makeUser(t, s, "alice"))
 	p := person{Page: chromium.Open(t, true), t: t, hub: s.hub.URL()}
 	p.Go(s.hub.URL() + "/ui/")
-	p.sees("", "button: Use this token")
-	p.Evaluate(`document.querySelector("input").focus()`, nil)
+	p.sees("", "button: Sign in to the hub")
+	p.Evaluate(`document.querySelector("details").open = true; document.querySelector("input").focus()`, nil)
 	p.Type(token)
 	p.Press("Enter")
-	p.sees("", "link: Clusters", "StaticText: Live.")
+	p.sees("", "link: Clusters", "StaticText: Live")
 
 	const says = "No manager leads: no one watches the fleet, and the states on this page are out of date."
 	shows := func(want string) {
 		t.Helper()
 		testkit.Eventually(t, 90*time.Second, func(context.Context) error {
 			var text string
-			if p.Evaluate(`document.querySelector("#unmanaged").textContent`, &text); text != want {
+			if p.Evaluate(`document.querySelector("[role=alert]").textContent`, &text); text != want {
 				return fmt.Errorf("the page says %q, want %q", text, want)
 			}
 			return nil
@@ -66,5 +66,5 @@ func TestLong_ThePageSaysThatNoManagerLeads(t *testing.T) {
 		t.Fatal(err)
 	}
 	shows("")
-	p.sees("", "StaticText: Live.")
+	p.sees("", "StaticText: Live")
 }

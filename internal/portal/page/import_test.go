@@ -16,6 +16,7 @@ func TestPageHidesTheCommandOfASecretThatTheHubDidNotCreate(t *testing.T) {
 	f := newFleet(t, 1)
 	p := chromium.Open(t, true)
 	signIn(t, p, f.url, "secret")
+	at(p, "#/clusters")
 	sees(t, p, "button: Import a cluster")
 	labels := func(cluster, kind string) map[string]any {
 		return map[string]any{"cluster.drover.dev/cluster": cluster, "cluster.drover.dev/secret": kind}
@@ -58,12 +59,16 @@ func TestPageHidesTheCommandOfASecretThatTheHubDidNotCreate(t *testing.T) {
 			status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": "Registered", "status": "False",
 				"reason": "AwaitingAgent"})
 			f.send(next)
-			sees(t, p, "button: next")
-			p.Evaluate(`document.querySelector("button.main").click(); `+painted, nil)
+			sees(t, p, "link: next")
+			p.Evaluate(`document.querySelector(".actions .primary").click(); `+painted, nil)
 			p.Evaluate(`{
 				const [workspace, name] = document.querySelectorAll("dialog input");
-				workspace.value = "team"; name.value = "next"; document.querySelector("dialog form button").click();
+				for (const [input, value] of [[workspace, "team"], [name, "next"]]) {
+					input.value = value;
+					input.dispatchEvent(new InputEvent("input", { bubbles: true }));
+				}
 			}`+painted, nil)
+			p.Evaluate(`document.querySelector("dialog .primary").click(); `+painted, nil)
 			if tt.want == "" {
 				sees(t, p, "StaticText: "+command)
 			} else {
@@ -74,7 +79,7 @@ func TestPageHidesTheCommandOfASecretThatTheHubDidNotCreate(t *testing.T) {
 						"reason why it does not")
 				}
 			}
-			p.Evaluate(`document.querySelector("dialog").close()`, nil)
+			p.Evaluate(`document.querySelector("dialog").close(); `+painted, nil)
 		})
 	}
 }

@@ -7,14 +7,20 @@
 package page
 
 import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
 	"path"
+	"slices"
+	"strings"
 
 	"github.com/drover-dev/drover/internal/kinds"
 )
@@ -24,45 +30,70 @@ const Path = "/ui/"
 
 // policy lets the page load its own files and send requests to its own hub, and nothing else: no inline scripts, no
 // frames, no forms.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; " +
-	"form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+// modules is the place in index.html for links to all modules, so that browsers do not discover them one by one.
+const modules = "<!-- modules -->"
 
 //go:embed static
 var static embed.FS
 
 // types are the media types of files. The operating system may have other media types for them.
 var types = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
-	".js": "text/javascript; charset=utf-8"}
+	".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".txt": "text/plain; charset=utf-8"}
 
 // file is a served file, with the ETag that browsers use to detect changes.
 type file struct {
-	content   []byte
-	kind, tag string
+	content, compressed []byte
+	kind, tag           string
 }
 
 // Register adds the page to a mux, and redirects from the root to it.
 func Register(mux *http.ServeMux) {
-	files := map[string]file{}
-	entries, _ := fs.ReadDir(static, "static") // it is embedded in the program
-	add := func(name string, content []byte) {
-		digest := sha256.Sum256(content)
-		files[name] = file{content, types[path.Ext(name)], `"` + hex.EncodeToString(digest[:8]) + `"`}
-	}
-	for _, entry := range entries {
-		content, _ := fs.ReadFile(static, path.Join("static", entry.Name()))
-		add(entry.Name(), content)
-	}
-	add("kinds.js", kindsModule())
+	files := load()
 	mux.Handle("GET /{$}", http.RedirectHandler(Path, http.StatusFound))
-	mux.HandleFunc("GET "+Path+"{$}", func(w http.ResponseWriter, r *http.Request) { files["index.html"].serve(w, r) })
-	mux.HandleFunc("GET "+Path+"{file}", func(w http.ResponseWriter, r *http.Request) {
-		f, known := files[r.PathValue("file")]
+	mux.HandleFunc("GET "+Path+"{file...}", func(w http.ResponseWriter, r *http.Request) {
+		f, known := files[cmp.Or(r.PathValue("file"), "index.html")]
 		if !known {
 			http.NotFound(w, r)
 			return
 		}
 		f.serve(w, r)
 	})
+}
+
+// load returns all files of the page, by path.
+func load() map[string]file {
+	contents := map[string][]byte{"core/kinds.js": kindsModule()}
+	_ = fs.WalkDir(static, "static", func(name string, entry fs.DirEntry, _ error) error { // it is embedded in the program
+		if !entry.IsDir() && types[path.Ext(name)] != "" {
+			contents[strings.TrimPrefix(name, "static/")], _ = fs.ReadFile(static, name)
+		}
+		return nil
+	})
+	var links []byte
+	for _, name := range slices.Sorted(maps.Keys(contents)) {
+		if path.Ext(name) == ".js" {
+			links = fmt.Appendf(links, "<link rel=\"modulepreload\" href=%q>\n", name)
+		}
+	}
+	contents["index.html"] = bytes.Replace(contents["index.html"], []byte(modules), links, 1)
+	files := make(map[string]file, len(contents))
+	for name, content := range contents {
+		digest := sha256.Sum256(content)
+		files[name] = file{content, compress(content), types[path.Ext(name)], `"` + hex.EncodeToString(digest[:8]) + `"`}
+	}
+	return files
+}
+
+// compress returns the gzip form of a file.
+func compress(content []byte) []byte {
+	var b bytes.Buffer
+	w, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // writing to memory does not fail
+	_, _ = w.Write(content)
+	_ = w.Close()
+	return b.Bytes()
 }
 
 func (f file) serve(w http.ResponseWriter, r *http.Request) {
@@ -75,22 +106,26 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-cache")
-	h.Set("ETag", f.tag)
-	if r.Header.Get("If-None-Match") == f.tag {
+	h.Set("Vary", "Accept-Encoding")
+	content, tag := f.content, f.tag
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		content, tag = f.compressed, strings.TrimSuffix(f.tag, `"`)+`z"`
+		h.Set("Content-Encoding", "gzip")
+	}
+	h.Set("ETag", tag)
+	if r.Header.Get("If-None-Match") == tag {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	_, _ = w.Write(f.content)
+	_, _ = w.Write(content)
 }
 
-// kindsModule returns a module with the kinds that the page subscribes to: the namespaced kinds.
+// kindsModule returns a module with the kinds that the page subscribes to.
 func kindsModule() []byte {
-	var shown []string
+	var names []string
 	for _, kind := range kinds.All() {
-		if !kind.ClusterScoped {
-			shown = append(shown, kind.Resource)
-		}
+		names = append(names, kind.Resource)
 	}
-	list, _ := json.Marshal(shown) // marshaling strings does not fail
+	list, _ := json.Marshal(names) // marshaling strings does not fail
 	return fmt.Appendf(nil, "export const kinds = %s;\n", list)
 }

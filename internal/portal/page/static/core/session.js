@@ -1,3 +1,4 @@
+// @ts-check
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
@@ -22,11 +23,11 @@ clear();
 addEventListener("pagehide", () => { if (refresh) sessionStorage.setItem(kept, refresh); });
 addEventListener("pageshow", clear);
 
-const encode = (bytes) => btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+const encode = (/** @type {Uint8Array} */ bytes) => btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 const random = () => encode(crypto.getRandomValues(new Uint8Array(32)));
 const here = () => location.origin + location.pathname;
 
-/** Returns the base64url form of a text, in which subprotocols of WebSockets carry tokens. */
+/** Returns the base64url form of a text, in which subprotocols of WebSockets carry tokens. @param {string} text */
 export const base64url = (text) => encode(new TextEncoder().encode(text));
 
 /** Returns the endpoints of the issuer, or null if users cannot sign in to this hub at this address. */
@@ -54,7 +55,7 @@ export async function resume() {
   return { issuer, user: access !== "" };
 }
 
-/** Redirects to the issuer. */
+/** Redirects to the issuer. @param {any} issuer */
 export async function signIn(issuer) {
   const request = { state: random(), verifier: random(), hash: location.hash };
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(request.verifier));
@@ -65,6 +66,7 @@ export async function signIn(issuer) {
   }));
 }
 
+/** @param {any} issuer @param {Record<string, any>} form */
 async function ask(issuer, form) {
   const response = await fetch(new URL(issuer.token_endpoint).pathname, { method: "POST", body: new URLSearchParams({ client_id: client, ...form }) });
   const answer = await response.json();
@@ -75,18 +77,19 @@ async function ask(issuer, form) {
 }
 
 // One renewal at a time, because a refresh token is valid once.
+/** @param {any} issuer */
 function renew(issuer) {
   renewing ??= ask(issuer, { grant_type: "refresh_token", refresh_token: refresh }).finally(() => { renewing = null; });
   return renewing;
 }
 
-/** Uses a token that the user has pasted. */
+/** Uses a token that the user has pasted. @param {string} token */
 export function paste(token) {
   access = token;
   pasted = true;
 }
 
-/** Returns a valid token, or throws if the user has to sign in again. */
+/** Returns a valid token, or throws if the user has to sign in again. @param {any} issuer */
 export async function token(issuer) {
   if (!pasted && Date.now() > ends - early) {
     if (!refresh) throw new Error("the session has ended");
@@ -95,7 +98,7 @@ export async function token(issuer) {
   return access;
 }
 
-/** Ends the session at the hub and in this tab. */
+/** Ends the session at the hub and in this tab. @param {any} issuer */
 export async function signOut(issuer) {
   const ended = refresh;
   access = refresh = "";

@@ -1,0 +1,240 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package page
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drover-dev/drover/test/chromium"
+)
+
+// screen is a view with its address, and a script that opens something in it.
+type screen struct{ name, hash, open string }
+
+func screens() []screen {
+	return []screen{
+		{name: "overview", hash: "#/"},
+		{name: "clusters", hash: "#/clusters"},
+		{name: "clusters-grouped", hash: "#/clusters?group=workspace&sort=-cpu"},
+		{name: "tiles", hash: "#/clusters?view=tiles"},
+		{name: "no-result", hash: "#/clusters?q=nothing-has-this-name"},
+		{name: "cluster", hash: "#/clusters/retail/eu-west-07"},
+		{name: "cluster-broken", hash: "#/clusters/retail/eu-west-03"},
+		{name: "cluster-access", hash: "#/clusters/retail/eu-west-07/access"},
+		{name: "cluster-connect", hash: "#/clusters/retail/eu-west-07/connect"},
+		{name: "plans", hash: "#/plans"},
+		{name: "plan", hash: "#/plans/retail/kernel-6-12"},
+		{name: "projects", hash: "#/projects"},
+		{name: "access", hash: "#/access"},
+		{name: "why", hash: "#/access/why"},
+		{name: "hosts", hash: "#/hosts"},
+		{name: "account", hash: "#/account"},
+		{name: "unknown", hash: "#/no/such/view"},
+		{name: "import", hash: "#/clusters", open: `document.querySelector(".actions .primary").click()`},
+		{name: "delete", hash: "#/clusters/retail/eu-west-07", open: `document.querySelector("[title=Delete]").click()`},
+		{name: "palette", hash: "#/", open: `document.querySelector(".palette-button").click()`},
+		{name: "user-menu", hash: "#/", open: `document.querySelector(".user").click()`},
+	}
+}
+
+// TestEveryViewFitsEveryScreen shows a realistic fleet on three screens, light and dark. Nothing may be wider than its
+// place, and axe-core may find nothing.
+func TestEveryViewFitsEveryScreen(t *testing.T) {
+	chromium.Find(t)
+	f := newFleet(t, 0)
+	p := chromium.Open(t, true)
+	size := func(width int) {
+		height := map[int]int{1440: 900, 1024: 768, 390: 844}[width]
+		p.Call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1,
+			"mobile": false}, nil)
+	}
+	size(1440)
+	p.Go(f.url + Path)
+	sees(t, p, "heading: Sign in to Drover")
+	p.Shot("signin-1440-light")
+	signIn(t, p, f.url, "secret")
+	sees(t, p, "heading: Overview")
+	realistic(f)
+	eventually(t, p, `document.querySelector(".figure")?.textContent`, "140")
+	for _, theme := range []string{"light", "dark"} {
+		p.Scheme(theme)
+		for _, width := range []int{1440, 1024, 390} {
+			size(width)
+			for _, view := range screens() {
+				at(p, view.hash)
+				p.Evaluate(view.open+`; `+painted, nil)
+				name := fmt.Sprintf("%s-%d-%s", view.name, width, theme)
+				var wide []string
+				p.Evaluate(`[document.documentElement,
+					...document.querySelectorAll("main, .view, dialog, .card, .top, .dialog-body")]
+					.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.tagName + "." + e.className)`, &wide)
+				if len(wide) > 0 {
+					t.Errorf("%s: wider than their place: %q", name, wide)
+				}
+				p.Shot(name)
+				if found := checked(t, p, width, theme); len(found) > 0 {
+					t.Errorf("%s: %.1500q", name, found)
+				}
+				p.Evaluate(`document.querySelectorAll("dialog").forEach(d => d.close());
+					document.querySelectorAll(".menu[open]").forEach(m => m.open = false); `+painted, nil)
+			}
+		}
+	}
+}
+
+// realistic sends a fleet as an operator may have it, with problems, work in progress and people.
+func realistic(f *fleet) {
+	regions := []string{"eu-west", "eu-north", "us-east", "ap-south"}
+	versions := []string{"v1.36.3", "v1.36.3", "v1.36.3", "v1.36.1", "v1.35.6", "v1.34.9"}
+	distributions := []string{"k3s", "k3s", "rke2", "eks", "gke", "kubernetes"}
+	for w, workspace := range []string{"retail", "payments", "factory", "platform", "research"} {
+		for i := range 28 {
+			n := w*28 + i
+			region := regions[n%4]
+			if workspace == "retail" {
+				region = "eu-west"
+			}
+			object := member(fmt.Sprintf("%s-%02d", region, i), "True", "Connected", "The agent is connected.")
+			object["metadata"].(map[string]any)["namespace"] = workspace
+			object["metadata"].(map[string]any)["uid"] = fmt.Sprintf("uid-%d", n)
+			object["metadata"].(map[string]any)["labels"] = map[string]any{"region": region,
+				"env": []string{"prod", "prod", "staging"}[n%3], "tier": []string{"edge", "core"}[n%2]}
+			status := object["status"].(map[string]any)
+			status["version"], status["distribution"] = versions[n*7%6], distributions[n*5%6]
+			nodes := 3 + n%9
+			status["nodes"] = map[string]any{"ready": nodes, "total": nodes, "summary": fmt.Sprintf("%d/%d", nodes, nodes)}
+			status["allocatable"] = map[string]any{"cpu": fmt.Sprint(nodes * 16), "memory": fmt.Sprintf("%dGi", nodes*64)}
+			status["requested"] = map[string]any{"cpu": fmt.Sprintf("%dm", nodes*160*(20+n*13%78)),
+				"memory": fmt.Sprintf("%dGi", nodes*(8+n*11%55))}
+			status["agent"] = map[string]any{"version": "v0.9.2", "image": "registry.example.com/drover/agent:v0.9.2"}
+			troubled(n, status)
+			f.send(map[string]any{"type": "CHANGED", "kind": "clusters", "object": object})
+		}
+	}
+	people(f)
+	for name, at := range map[string]struct{ done, failed int }{"kernel-6-12": {2, 0}, "containerd-2-2": {1, 1}} {
+		message := plan(at.done, at.failed)
+		object := message["object"].(map[string]any)
+		object["metadata"] = map[string]any{"namespace": "retail", "name": name}
+		status := object["status"].(map[string]any)
+		status["members"].([]any)[0].(map[string]any)["name"] = "eu-west-07"
+		status["failures"].([]any)[0].(map[string]any)["cluster"] = "eu-west-03"
+		if at.failed == 0 {
+			delete(status, "failures")
+			status["nodes"].(map[string]any)["failed"] = 0
+		}
+		f.send(message)
+	}
+	for i := range 9 {
+		ready, reason := "True", "Active"
+		if i == 4 {
+			ready, reason = "False", "InstructionFailed"
+		}
+		message := host(ready, reason, "")
+		object := message["object"].(map[string]any)
+		object["metadata"] = map[string]any{"namespace": "factory", "name": fmt.Sprintf("rack%d", i+1)}
+		if i == 4 {
+			status := object["status"].(map[string]any)
+			status["state"] = "Failed"
+			status["plan"] = map[string]any{"output": "Unpacking kernel …\nE: no space left on device"}
+			status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": "Stalled", "status": "True",
+				"reason": "InstructionFailed"})
+		}
+		f.send(message)
+	}
+	f.send(map[string]any{"type": "BOOKMARK", "resume": "r"})
+}
+
+// member returns the object of a Cluster with its usual conditions.
+func member(name, ready, reason, message string) map[string]any {
+	object := cluster(name, ready, reason, message)["object"].(map[string]any)
+	status := object["status"].(map[string]any)
+	since := time.Now().Add(-26 * time.Hour).UTC().Format(time.RFC3339)
+	status["conditions"].([]any)[0].(map[string]any)["lastTransitionTime"] = since
+	for _, other := range [][2]string{{"Registered", "AgentJoined"}, {"Connected", "Connected"},
+		{"AgentUpToDate", "AgentUpdated"}, {"GuardsApplied", "GuardsApplied"}} {
+		status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": other[0], "status": "True",
+			"reason": other[1], "lastTransitionTime": since,
+			"message": map[string]string{"AgentUpToDate": "The agent runs v0.9.2 with 2 replicas."}[other[0]]})
+	}
+	object["spec"] = map[string]any{"deletionPolicy": "Uninstall"}
+	return object
+}
+
+// troubled gives some Clusters a problem.
+func troubled(n int, status map[string]any) {
+	set := func(kind, value, reason, message string, ago time.Duration) {
+		for _, c := range status["conditions"].([]any) {
+			if condition := c.(map[string]any); condition["type"] == kind {
+				condition["status"], condition["reason"], condition["message"] = value, reason, message
+				condition["lastTransitionTime"] = time.Now().Add(-ago).UTC().Format(time.RFC3339)
+			}
+		}
+	}
+	switch n {
+	case 3, 61:
+		message := "The agent disconnected 12 minutes ago. It connects again by itself, unless the network prevents it."
+		set("Ready", "False", "TunnelLost", message, 12*time.Minute)
+		set("Connected", "False", "TunnelLost", message, 12*time.Minute)
+		status["lastSeen"] = time.Now().Add(-12 * time.Minute).UTC().Format(time.RFC3339)
+	case 40:
+		set("Ready", "False", "ApiServerUnhealthy", "The API server reports these checks as failed: etcd, rbac/bootstrap-roles.",
+			3*time.Hour)
+		status["nodes"] = map[string]any{"ready": 2, "total": 5, "summary": "2/5"}
+	case 90:
+		set("Ready", "False", "VersionSkew", "The agent speaks protocol 1 to 2, and the hub 3 to 4. Upgrade the agent.",
+			40*time.Hour)
+	case 17, 118:
+		for _, kind := range []string{"Ready", "Registered", "Connected"} {
+			set(kind, "False", "AwaitingAgent", "No agent has joined yet. Run the command in the registration Secret.",
+				4*time.Minute)
+		}
+		for _, key := range []string{"version", "distribution", "nodes", "allocatable", "requested", "agent"} {
+			delete(status, key)
+		}
+	case 7, 8, 99:
+		set("AgentUpToDate", "False", "AgentWaiting", "The agent keeps its image until its turn in the upgrade.", 2*time.Hour)
+	}
+}
+
+// people sends Projects and bindings.
+func people(f *fleet) {
+	roles := []string{"cluster-viewer", "cluster-operator", "project-member", "project-owner"}
+	for i, name := range strings.Fields("anna bruno chen dalia emil fatou goran hana ines jonas kemal lea") {
+		spec := map[string]any{"subject": map[string]any{"kind": "User", "name": "github:" + name},
+			"roleTemplateName": roles[i%4]}
+		kind := "clusterroletemplatebindings"
+		if i%4 > 1 {
+			kind, spec["projectName"] = "projectroletemplatebindings", []string{"shop", "billing"}[i%2]
+		} else {
+			spec["clusterSelector"] = map[string]any{"matchLabels": map[string]any{"region": "eu-west"}}
+		}
+		if i%5 == 0 {
+			spec["expiresAt"] = time.Now().Add(time.Duration(i+2) * 24 * time.Hour).UTC().Format(time.RFC3339)
+		}
+		f.send(map[string]any{"type": "CHANGED", "kind": kind, "object": map[string]any{
+			"metadata": map[string]any{"namespace": "retail", "name": name}, "spec": spec}})
+	}
+	states := [][2]string{{"True", "Delivered"}, {"True", "Delivered"}, {"False", "Progressing"}, {"True", "Delivered"}}
+	for i, name := range []string{"shop", "billing", "search", "telemetry"} {
+		f.send(map[string]any{"type": "CHANGED", "kind": "projects", "object": map[string]any{
+			"metadata": map[string]any{"namespace": "retail", "name": name},
+			"spec": map[string]any{"clusterSelector": map[string]any{"matchLabels": map[string]any{"env": "prod"}},
+				"namespaces": []any{name, name + "-jobs"}[:1+i%2]},
+			"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": states[i][0],
+				"reason": states[i][1]}}}}})
+	}
+}
+
+// checked returns what axe-core finds. It takes seconds, so it looks at the widest and the narrowest screen.
+func checked(t *testing.T, p *chromium.Page, width int, theme string) []string {
+	t.Helper()
+	if width == 1440 && theme == "light" || width == 390 && theme == "dark" {
+		return p.Axe(t)
+	}
+	return nil
+}

@@ -1,0 +1,132 @@
+// @ts-check
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Requests to the Kubernetes API of the hub (/k8s/local) and of members (/k8s/clusters/WORKSPACE/NAME), with the user's
+// own rights. Nothing else is asked.
+
+import { clean, parse } from "../lib/text.js";
+
+/** @type {() => Promise<string>} */
+let token = async () => "";
+
+/** Sets the function that returns tokens. @param {() => Promise<string>} source */
+export function use(source) {
+  token = source;
+}
+
+/** What a request failed with: a sentence, the status, and what to do about it. */
+export class Refusal extends Error {
+  /** @param {string} message @param {number} status @param {string} advice @param {any} [details] */
+  constructor(message, status, advice, details) {
+    super(message);
+    this.status = status;
+    this.advice = advice;
+    this.details = details;
+  }
+}
+
+/** @type {Record<number, string>} */
+const advices = {
+  401: "Sign in again. If that does not help, the API server has to trust the hub’s issuer.",
+  403: "Ask an administrator for a role that allows it. “Why can’t I?” under Access explains who can grant it.",
+  404: "It may have been deleted in the meantime. Reload the page.",
+  409: "Someone else changed it at the same time. Look at the current state and try again.",
+  422: "Correct the marked fields and try again.",
+  429: "The server is busy. Wait a moment and try again.",
+  502: "The cluster’s agent does not answer. Look at the cluster’s conditions.",
+  503: "The server or the cluster is not available now. Try again later.",
+  504: "The cluster took too long to answer. Try again later.",
+};
+
+const untrusting = "The hub’s API server does not accept your token: it has to trust the hub’s issuer (docs/operations/sign-in.md), or you need a token of the API server.";
+
+/**
+ * Sends a request. Answers are cleaned for display unless raw is set.
+ * @param {string} method @param {string} path
+ * @param {{ body?: any, type?: string, raw?: boolean, text?: boolean, signal?: AbortSignal }} [options]
+ * @returns {Promise<any>}
+ */
+export async function call(method, path, { body, type = "application/json", raw, text, signal } = {}) {
+  const bearer = await token();
+  /** @type {Response} */
+  let response;
+  try {
+    response = await fetch(path, {
+      method, signal, credentials: "omit", body: body === undefined ? undefined : JSON.stringify(body),
+      headers: { Authorization: "Bearer " + bearer, ...(body === undefined ? {} : { "Content-Type": type }) },
+    });
+  } catch (problem) {
+    if (signal?.aborted) throw problem;
+    throw new Refusal("The hub cannot be reached.", 0, "Check the network. The page connects again by itself.");
+  }
+  const answer = await response.text();
+  if (response.ok && text) return clean(answer, 262_144);
+  let value;
+  try {
+    value = raw ? JSON.parse(answer) : parse(answer);
+  } catch {
+    value = {};
+  }
+  if (response.ok) return value;
+  if (response.status === 401 && path.startsWith("/k8s/local/")) throw new Refusal(untrusting, 401, "");
+  const message = typeof value.message === "string" ? clean(value.message, 2000) : `${response.status} ${response.statusText}`;
+  throw new Refusal(message, response.status, advices[response.status] ?? "", value.details);
+}
+
+/** @typedef {{ group?: string, version?: string, resource: string, namespace?: string, name?: string, subresource?: string, member?: string }} Ref */
+
+/** The part of a Ref that names Drover's own API group. */
+export const drover = { group: "cluster.drover.dev", version: "v1" };
+
+/**
+ * Returns the path of an object or a list. member is "WORKSPACE/NAME"; without it the path is at the hub.
+ * @param {Ref} ref
+ */
+export function path({ group = "", version = "v1", resource, namespace, name, subresource, member }) {
+  const part = encodeURIComponent;
+  const root = member ? "/k8s/clusters/" + member.split("/").map(part).join("/") : "/k8s/local";
+  return root + (group ? `/apis/${part(group)}/${part(version)}` : `/api/${part(version)}`) +
+    (namespace ? `/namespaces/${part(namespace)}` : "") + `/${part(resource)}` + (name ? `/${part(name)}` : "") +
+    (subresource ? `/${part(subresource)}` : "");
+}
+
+/** @param {Ref} ref @param {{ signal?: AbortSignal }} [options] */
+export const get = (ref, options) => call("GET", path(ref), options);
+
+/** Lists up to limit objects. @param {Ref} ref @param {{ limit?: number, query?: Record<string, string>, signal?: AbortSignal }} [options] */
+export const list = (ref, { limit = 500, query = {}, signal } = {}) =>
+  call("GET", `${path(ref)}?${new URLSearchParams({ limit: String(limit), ...query })}`, { signal });
+
+/** Creates an object. dryRun lets the server check it without creating it. @param {Ref} ref @param {any} object */
+export const create = (ref, object, dryRun = false) => call("POST", path(ref) + (dryRun ? "?dryRun=All" : ""), { body: object });
+
+/** Applies fields with the field manager of the page. @param {Ref} ref @param {any} object */
+export const apply = (ref, object, force = false) =>
+  call("PATCH", `${path(ref)}?fieldManager=drover-page&force=${force}`, { body: object, type: "application/apply-patch+yaml" });
+
+/** Merges fields. null removes one. @param {Ref} ref @param {any} fields */
+export const merge = (ref, fields) =>
+  call("PATCH", `${path(ref)}?fieldManager=drover-page`, { body: fields, type: "application/merge-patch+json" });
+
+/** Deletes one object: the one with this UID, if it is given. @param {Ref} ref @param {string} [uid] */
+export const remove = (ref, uid) => call("DELETE", path(ref), { body: uid ? { apiVersion: "v1", kind: "DeleteOptions", preconditions: { uid } } : {} });
+
+/** Returns the user with the names in bindings. */
+export const whoAmI = async () => (await call("GET", "/v1/whoami")).status.userInfo;
+
+/** @typedef {{ verb: string, resource: string, subresource?: string, group?: string, namespace?: string, name?: string }} Attributes */
+
+/**
+ * Reviews whether the user may do something on the hub, or in a member ("WORKSPACE/NAME"). Actions use core/rights.js.
+ * @param {string} member @param {Attributes} attributes
+ */
+export async function review(member, attributes) {
+  return (await create({ group: "authorization.k8s.io", resource: "selfsubjectaccessreviews", member }, {
+    apiVersion: "authorization.k8s.io/v1", kind: "SelfSubjectAccessReview", spec: { resourceAttributes: attributes },
+  })).status;
+}
+
+/** Reads the Secret with the manifest of a Cluster's agent. @param {string} namespace @param {string} name */
+export const registration = (namespace, name) =>
+  call("GET", `/k8s/local/api/v1/namespaces/${encodeURIComponent(namespace)}/secrets/${encodeURIComponent(name)}-registration`, { raw: true });

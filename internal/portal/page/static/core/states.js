@@ -1,0 +1,129 @@
+// @ts-check
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The three states that the page knows, in people's words: working, waiting and broken.
+
+import { words } from "../lib/text.js";
+
+/** @typedef {"working" | "waiting" | "broken"} StateName */
+/** @typedef {{ type: string, status: string, reason: string, message: string, lastTransitionTime: string }} Condition */
+
+/** Returns the condition of an object with a type. @param {any} object @param {string} type @returns {Condition | undefined} */
+export const condition = (object, type) => object.status?.conditions?.find((/** @type {Condition} */ c) => c.type === type);
+
+// Reasons for which a Cluster is not ready yet, but nothing is wrong.
+const waiting = new Set(["AwaitingAgent", "AwaitingReport", "Pending", "Removing", "AgentWaiting", "AgentUpdating", "Progressing"]);
+
+/** @type {Record<string, string>} */
+const clusterWords = {
+  Connected: "Ready", ConnectedByNodeAgent: "Ready", AwaitingAgent: "Waiting for its agent", AwaitingReport: "Waiting for its first report",
+  Pending: "Just created", Removing: "Being removed", TunnelLost: "Disconnected", ApiServerUnhealthy: "API server unhealthy",
+  TokenExpired: "Import expired", TokenUsed: "Token used up", TokenInvalid: "Token not usable", VersionSkew: "Agent version unsupported",
+  IdentityMismatch: "Wrong identity", AlreadyImported: "Imported elsewhere", RegistrationFailed: "Registration failed",
+  SecretConflict: "Secret name taken", TooManyClusters: "Too many clusters", TooManyTunnels: "Too many tunnels", AgentTooFast: "Agent refused: too fast",
+};
+
+/**
+ * Returns the state of a Cluster, with a short word for it.
+ * @param {any} cluster @returns {{ name: StateName, word: string, reason: string, message: string, since: string }}
+ */
+export function clusterState(cluster) {
+  const ready = condition(cluster, "Ready");
+  const reason = ready?.reason ?? "Pending";
+  const removing = Boolean(cluster.metadata.deletionTimestamp);
+  /** @type {StateName} */
+  const name = ready?.status === "True" ? "working" : removing || !ready || ready.status === "Unknown" || waiting.has(reason) ? "waiting" : "broken";
+  const word = removing ? "Being removed" : name === "working" ? "Ready" : clusterWords[reason] ?? words(reason);
+  return { name, word, reason, message: ready?.message ?? "", since: ready?.lastTransitionTime ?? "" };
+}
+
+/**
+ * Returns the state of an object with the conditions Ready and Stalled: a Plan, a Project, a binding.
+ * @param {any} object @returns {{ name: StateName, word: string, message: string, since: string }}
+ */
+export function readyState(object) {
+  const ready = condition(object, "Ready");
+  const stalled = condition(object, "Stalled")?.status === "True";
+  const name = stalled ? "broken" : ready?.status === "True" ? "working" : "waiting";
+  return { name, word: words(ready?.reason ?? "Pending"), message: ready?.message ?? "", since: ready?.lastTransitionTime ?? "" };
+}
+
+/** Returns the state of a Plan: failed nodes are broken, even if others are still at work. @param {any} plan */
+export function planState(plan) {
+  const state = readyState(plan);
+  const { nodes, clusters, failures } = plan.status ?? {};
+  const failed = (nodes?.failed ?? 0) + (clusters?.failed ?? 0) + (failures?.length ?? 0) > 0;
+  if (state.name === "waiting" && failed) return { ...state, name: /** @type {StateName} */ ("broken"), word: "Nodes failed" };
+  return state;
+}
+
+/** Returns the state of a Host. @param {any} host */
+export function hostState(host) {
+  const held = condition(host, "RestoreConfirmed");
+  const state = readyState(host);
+  return { ...state, name: held ? /** @type {StateName} */ ("broken") : state.name, word: host.status?.state ?? "Unknown", held };
+}
+
+// Whether a condition is a problem: all but Stalled are good when True.
+const wrong = (/** @type {Condition} */ c) => (c.type === "Stalled" ? c.status === "True" : c.status !== "True");
+
+/** @type {Record<string, [string, string]>} */
+const titles = { // what a condition says when it is good, and when it is not
+  Ready: ["The cluster can be used", "The cluster cannot be used"],
+  Registered: ["The agent has joined", "No agent has joined"],
+  Connected: ["The agent is connected", "The agent is not connected"],
+  AgentUpToDate: ["The agent is up to date", "The agent is not up to date"],
+  GuardsApplied: ["Projects are protected", "Projects are not protected"],
+  DirectAccess: ["Access without the hub works", "Access without the hub does not work"],
+  Stalled: ["", "Someone has to act"],
+  Maintained: ["The agent does its work", "No agent leads, so nothing is delivered or repaired"],
+  Withdrawn: ["Nothing is left over", "Objects of Drover are left over"],
+  Continuous: ["The cluster’s state is continuous", "The cluster was restored from a backup"],
+  RestoreConfirmed: ["Nothing is held back", "Changes are held back since the hub was restored"],
+  LatestResolved: ["The version is known", "The version is not known"],
+  Complete: ["All nodes are done", "Not all nodes are done"],
+};
+
+/** @type {Record<string, string>} */
+const remedies = {
+  AwaitingAgent: "Run the import command in the cluster.",
+  TokenExpired: "Ask for a new command: the token was not used in time.",
+  TokenUsed: "Put a new token into your Secret, or let the hub create one.",
+  TokenInvalid: "Correct the Secret in spec.registration.tokenSecretRef. A token has at least 32 characters.",
+  TunnelLost: "The agent connects again by itself. If it does not, check its pods and its way to the hub.",
+  ApiServerUnhealthy: "Check the cluster’s API server and etcd. The message names the failed checks.",
+  VersionSkew: "Upgrade the agent or the hub, as the message says.",
+  AlreadyImported: "Delete this Cluster, or move the member with kubectl drover.",
+  AgentRolledBack: "The new agent did not become ready. Change spec.agent and look at the agent’s events.",
+  AgentNotReady: "Look at the pods of the agent.",
+  AgentProfileDiffers: "Apply the manifest again: the agent was installed with another profile.",
+  NoLeader: "Check the agent’s pods and its Lease.",
+  StillInForce: "Remove the objects that the message names.",
+  HubRestored: "Review the changes that are held back, then confirm them.",
+};
+
+/** @type {Record<string, string>} */
+const commands = {
+  AgentNotReady: "kubectl -n drover-agent get pods", NoLeader: "kubectl -n drover-agent get pods,leases",
+  TunnelLost: "kubectl -n drover-agent logs deployment/drover-agent --tail=50", AgentRolledBack: "kubectl -n drover-agent get events --sort-by=.lastTimestamp",
+  HubRestored: "kubectl drover restored", ConnectedByNodeAgent: "kubectl -n drover-agent get deployment,pods",
+};
+
+/**
+ * Returns the conditions of an object in people's words, problems first.
+ * @param {any} object
+ */
+export function explained(object) {
+  /** @type {Condition[]} */
+  const conditions = object.status?.conditions ?? [];
+  // Ready repeats the reason of another condition, so it would say the same twice.
+  const told = new Set(conditions.filter((c) => c.type !== "Ready" && wrong(c)).map((c) => c.reason));
+  return conditions.filter((c) => c.type !== "Ready" || !wrong(c) || !told.has(c.reason)).sort((a, b) => Number(wrong(b)) - Number(wrong(a)) || a.type.localeCompare(b.type)).map((c) => {
+    const bad = wrong(c);
+    const [good, not] = titles[c.type] ?? [words(c.type), `${words(c.type)}: not yet`];
+    /** @type {StateName} */
+    const name = !bad ? "working" : c.status === "Unknown" || waiting.has(c.reason) ? "waiting" : "broken";
+    return { type: c.type, name, title: bad ? not : good, reason: c.reason, message: c.message, since: c.lastTransitionTime, remedy: bad ? remedies[c.reason] ?? "" : "", command: bad ? commands[c.reason] ?? "" : "" };
+  });
+}

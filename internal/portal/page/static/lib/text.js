@@ -1,0 +1,52 @@
+// @ts-check
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Text of tenants: names, labels, messages and logs. Everything that the page receives passes parse().
+
+const longest = 16_384; // characters of one string, for example a log
+const many = 65_536; // characters of a message above which its strings are measured
+
+// Characters that change the direction or the meaning of the text around them, or that cannot be seen. Line breaks and
+// tabs stay.
+const hidden = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\ufff9-\ufffc]|[\u{e0000}-\u{e007f}]/gu;
+const escaped = /\\u(?:00[01789][0-9a-f]|00ad|061c|115f|1160|180e|20[026][0-9a-f]|3164|feff|fff[9a-c]|db40)/i;
+
+/**
+ * Replaces control and direction characters by visible ones, and limits the length.
+ * @param {string} text
+ */
+export function clean(text, limit = longest) {
+  const cut = text.length > limit ? text.slice(0, limit) + "…" : text;
+  return cut.replace(hidden, (c) => `⟨${(c.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+}
+
+/** @param {any} value @returns {any} */
+function deep(value) {
+  if (typeof value === "string") return clean(value);
+  if (Array.isArray(value)) return value.map(deep);
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(Object.entries(value).map(([key, each]) => [clean(key, 512), deep(each)]));
+}
+
+/**
+ * Parses JSON from the hub or a member, so that all its strings can be shown. Most messages have nothing to replace.
+ * @param {string} json
+ */
+export function parse(json) {
+  const value = JSON.parse(json);
+  hidden.lastIndex = 0;
+  return json.length > many || hidden.test(json) || escaped.test(json) ? deep(value) : value;
+}
+
+/** Returns the beginning of a text. @param {string | undefined} text */
+export const short = (text, limit = 300) => (text && text.length > limit ? text.slice(0, limit) + "…" : text ?? "");
+
+/** Returns a number with its noun: 1 node, 2 nodes. @param {number} n @param {string} noun */
+export const count = (n, noun, plural = noun + "s") => `${n.toLocaleString("en")} ${n === 1 ? noun : plural}`;
+
+/** Splits a reason such as TunnelLost into words: Tunnel lost. @param {string | undefined} reason */
+export function words(reason = "") {
+  const split = short(reason, 80).replace(/([a-z0-9])([A-Z])/g, "$1 $2").toLowerCase().replace(/\bapi\b/g, "API");
+  return split.charAt(0).toUpperCase() + split.slice(1);
+}

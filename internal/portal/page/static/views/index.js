@@ -1,0 +1,43 @@
+// @ts-check
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// All views, in the order in which addresses are matched, and the sections of the navigation.
+
+import { html } from "../lib/html.js";
+import { fleet, planRows } from "../core/select.js";
+import { Access } from "./access.js";
+import { Account } from "./account.js";
+import { ClusterView } from "./cluster.js";
+import { Clusters } from "./clusters.js";
+import { Hosts } from "./hosts.js";
+import { Overview } from "./overview.js";
+import { PlanView, Plans } from "./plans.js";
+import { Projects } from "./projects.js";
+import { Why } from "./why.js";
+
+const badge = (/** @type {number} */ n, /** @type {string} */ name, /** @type {string} */ word) => (n > 0 ? html`<span class=${"badge " + name} aria-label=${`${n} ${word}`}>${n}</span>` : null);
+
+/** @type {import("../shell/shell.js").Section[]} */
+export const sections = [
+  { id: "overview", title: "Overview", icon: "overview", path: [], key: "o" },
+  { id: "clusters", title: "Clusters", icon: "clusters", path: ["clusters"], key: "c", badge: () => badge(fleet.value.states.broken, "broken", "broken") },
+  { id: "plans", title: "Plans", icon: "plans", path: ["plans"], key: "p", badge: () => badge(planRows.value.filter((p) => p.state.name === "broken").length, "broken", "failed") },
+  { id: "projects", title: "Projects", icon: "projects", path: ["projects"], key: "r" },
+  { id: "access", title: "Access", icon: "access", path: ["access"], key: "a" },
+  { id: "hosts", title: "Hosts", icon: "hosts", path: ["hosts"], key: "h" },
+];
+
+/** @type {import("../shell/shell.js").View[]} */
+export const views = [
+  { path: "", title: "Overview", section: "overview", component: Overview },
+  { path: "clusters", title: "Clusters", section: "clusters", component: Clusters },
+  { path: "clusters/:workspace/:name/:tab?", title: (p) => `${p.name} · ${p.workspace}`, section: "clusters", component: ClusterView },
+  { path: "plans", title: "Plans", section: "plans", component: Plans },
+  { path: "plans/:workspace/:name", title: (p) => `${p.name} · ${p.workspace}`, section: "plans", component: PlanView },
+  { path: "projects", title: "Projects", section: "projects", component: Projects },
+  { path: "access", title: "Access", section: "access", component: Access },
+  { path: "access/why", title: "Why can’t I?", section: "access", component: Why },
+  { path: "hosts", title: "Hosts", section: "hosts", component: Hosts },
+  { path: "account", title: "Account", section: "", component: Account },
+];
