@@ -25,7 +25,7 @@ var version = "v0.1.0-dev"
 func main() {
 	setRuntime(os.Getenv)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process immediately
+	context.AfterFunc(ctx, stop) // a second signal terminates the process immediately
 	if err := command().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "drover-agent:", err)
 		leaveMessage(terminationLog, err)

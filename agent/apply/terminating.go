@@ -18,8 +18,8 @@ import (
 // failed.
 const deletionPatience = time.Minute
 
-// reportTerminating reports the namespaces in the set that are being deleted. No objects are applied in such a
-// namespace. Once the namespace is gone, the agent creates it again.
+// reportTerminating reports the namespaces in the set that are being deleted. No objects are applied in these
+// namespaces. Once the namespace is gone, the agent creates it again.
 func (p *pass) reportTerminating(ctx context.Context, namespaces []item) {
 	for _, it := range namespaces {
 		if !p.cache.deleting(it.ref.name) || p.failed(it.ref) {

@@ -161,7 +161,7 @@ func (h *Uninstaller) remove(ctx context.Context) []string {
 		failed("ClusterRoleBinding "+protocol.AgentViewBinding, err)
 	}
 	for _, name := range []string{protocol.NodeAgentName, protocol.DirectName} {
-		// Older manifests do not grant the right to delete these DaemonSets.
+		// Older manifests do not grant permission to delete these DaemonSets.
 		if err := h.delete(ctx, "/apis/apps/v1/namespaces/"+h.namespace+"/daemonsets/"+name); !apierrors.IsForbidden(err) {
 			failed("DaemonSet "+h.namespace+"/"+name, err)
 		}

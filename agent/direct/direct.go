@@ -88,7 +88,7 @@ func New(o Options) *Endpoint {
 		looks: make(chan struct{}, 1), reviewing: make(chan struct{}, maxReviews)}
 }
 
-// Authority returns the CA of the agent's own certificate in PEM, or "" if the agent has not created a CA.
+// Authority returns the PEM-encoded CA of the agent's own certificate, or "" if the agent has not created a CA.
 func (e *Endpoint) Authority() string {
 	if ca := e.published.Load(); ca != nil {
 		return *ca

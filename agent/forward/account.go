@@ -51,7 +51,7 @@ func (h *Handler) asAccount(r *http.Request, names []string) (*http.Request, *de
 	return out, nil
 }
 
-// mayImpersonate denies a request if its user may not impersonate an account, or if the review fails.
+// mayImpersonate denies a request if its user is not allowed to impersonate an account, or if the review fails.
 func (h *Handler) mayImpersonate(r *http.Request, account protocol.ServiceAccount) *denial {
 	user := http.Header{}
 	for name, values := range r.Header {

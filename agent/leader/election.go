@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package leader elects one of the agent's replicas with a Lease, for the tasks that only one replica may carry out.
+// Package leader elects one of the agent's replicas using a Lease, for the tasks that only one replica may carry out.
 //
 // The election works as in client-go. This package does not use client-go's implementation, which links the
 // clientset for every Kubernetes API group and takes more memory than the rest of the agent. A replica takes a Lease

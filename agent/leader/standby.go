@@ -91,8 +91,8 @@ func (s *Standby) watch(ctx context.Context, serving *sync.WaitGroup) bool {
 }
 
 // serve serves until a replica of the agent is back, the hub has not been reached for connectWithin, or ctx ends. It
-// reports whether the hub was reached. It does not wait for requests in progress, because a replica that has come
-// back may disappear again before these requests end.
+// reports whether the hub was reached. It does not wait for requests in progress, because a replica that has come back
+// may disappear again while these requests are in progress.
 func (s *Standby) serve(ctx context.Context, p presence, running *sync.WaitGroup) (after presence, reached bool) {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()

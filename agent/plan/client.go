@@ -73,7 +73,7 @@ func (m apiClient) job(ctx context.Context, name string) (*batchv1.Job, error) {
 	return job, m.rest.Get().AbsPath(pathJobs, name).Do(ctx).Into(job)
 }
 
-// deleteJob deletes the Job with the given UID. The deletion completes when its pods have ended.
+// deleteJob deletes the Job with the given UID. The deletion completes when its pods have terminated.
 func (m apiClient) deleteJob(ctx context.Context, name string, uid types.UID) error {
 	return m.remove(ctx, pathJobs+"/"+name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: new(metav1.DeletePropagationForeground),

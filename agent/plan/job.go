@@ -67,8 +67,8 @@ func (w work) jobName() string {
 	return safeName(verb, w.plan.Name, "on", w.job.Node, "with", w.job.Hash)
 }
 
-// safeName joins words with "-". It also replaces dots with "-", because a name that is truncated after a dot would
-// be invalid. The result has at most 63 characters and ends in a digest of the full text.
+// safeName joins words with "-". It also replaces dots with "-", because a name that is truncated after a dot would be
+// invalid. The result is at most 63 characters long and ends with a digest of the full text.
 func safeName(words ...string) string {
 	whole := strings.Join(words, "-")
 	shown := strings.ReplaceAll(whole, ".", "-")

@@ -160,9 +160,9 @@ func (l *leadership) persist(ctx context.Context, what string, do func(context.C
 	}
 }
 
-// pauseAfter waits after an error. It returns false if ctx ends first. If a request to leave arrives during the
-// wait, pauseAfter answers it. Usually, the answer is the error, which may be temporary. The answer is that nothing
-// remains if the agent is being removed, or if the API server forbids the requests that plans need, for example
+// pauseAfter waits after an error. It returns false if ctx ends first. If a request to leave arrives during the wait,
+// pauseAfter answers it. Usually, the answer is the error, which may be temporary. However, pauseAfter answers that
+// nothing remains if the agent is being removed, or if the API server forbids the requests that plans need, for example
 // because the agent's rights come from an older manifest.
 func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error) bool {
 	timer := time.NewTimer(d)
@@ -227,7 +227,7 @@ func (l *leadership) watch(ctx context.Context) bool {
 	l.follow(ctx, l.jobs, watch.Collection{Path: pathJobs})
 	l.follow(ctx, l.secrets, watch.Collection{Path: pathSecrets})
 	l.follow(ctx, l.waits.pods, watch.Collection{Path: pathPods, Labels: labelController + "=" + controllerName})
-	// Events are optional, because no step needs them and an older manifest does not grant the right to read them.
+	// Events are optional, because no step needs them and an older manifest does not grant permission to read them.
 	l.follow(ctx, l.waits.events, watch.Collection{
 		Path: pathEvents, Fields: "type=" + corev1.EventTypeWarning, Optional: true,
 	})

@@ -109,8 +109,8 @@ func readJob(o *batchv1.Job) (knownJob, bool) {
 		switch c.Type {
 		case batchv1.JobComplete:
 			j.State, j.Finished = rollout.Succeeded, c.LastTransitionTime.Time
-		// JobFailureTarget counts as a failure. JobFailed follows only after the pods have ended, and a pod whose
-		// kubelet is gone never ends.
+		// JobFailureTarget counts as a failure. JobFailed follows only after the pods have terminated, and a pod whose
+		// kubelet is gone never terminates.
 		case batchv1.JobFailed, batchv1.JobFailureTarget:
 			j.State, j.Finished = rollout.Failed, c.LastTransitionTime.Time
 			j.Reason, j.Message = jobFailure(j.Kind, c)

@@ -23,8 +23,8 @@ type knownPod struct {
 	why       string // why the pod is pending; empty if the pod's status contains no reason
 }
 
-// readPod returns false for pods that must not be stored: pods that belong to no Job, and pods that have ended or are
-// being deleted.
+// readPod returns false for pods that must not be stored: pods that belong to no Job, and pods that have terminated or
+// are being deleted.
 func readPod(o *corev1.Pod) (knownPod, bool) {
 	owner := metav1.GetControllerOf(o)
 	ended := o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed

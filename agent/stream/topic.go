@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Topic is one subject of a Stream. It holds the latest line for each key. Readers receive no lines before Sync is
+// Topic is one subject of a Stream. It holds the latest line for each key. Readers receive no lines until Sync is
 // called.
 type Topic struct {
 	stream  *Stream

@@ -15,7 +15,7 @@ import (
 // therefore requires the "update" verb on clusters/agent, which no workspace role includes.
 // +kubebuilder:validation:XValidation:rule="!has(self.nodeAgent) || !self.nodeAgent || !has(self.profile) || self.profile != 'ReadOnly'",message="nodeAgent requires the profile Full: node agents use the nodes' network, and a ReadOnly agent is not allowed to create such pods"
 type Agent struct {
-	// image is the container image of the agent. It defaults to the image in the hub's configuration.
+	// image is the container image of the agent. The default is the image in the hub's configuration.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -142,7 +142,7 @@ type AgentEnv struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
 	Name string `json:"name"`
 
-	// value is the value of the variable. It must be at most 1024 characters long. It defaults to the empty string.
+	// value is the value of the variable. It must be at most 1024 characters long. The default is the empty string.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"

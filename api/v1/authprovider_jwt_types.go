@@ -32,7 +32,7 @@ type JWTProvider struct {
 	UserValidationRules []JWTUserRule `json:"userValidationRules,omitempty"`
 
 	// maxTokenLifetime is the maximum accepted lifetime of a token, which is the time between its iat and exp claims.
-	// The valid range is 1m to 24h. It defaults to 1h.
+	// The valid range is 1m to 24h. The default is 1h.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
@@ -60,8 +60,8 @@ type JWTIssuer struct {
 	// +optional
 	DiscoveryURL string `json:"discoveryURL,omitempty"`
 
-	// certificateAuthority is the bundle of CA certificates, in PEM, that verifies the issuer's certificate. It
-	// defaults to the manager's system CAs.
+	// certificateAuthority is the PEM-encoded CA bundle that is used to verify the issuer's certificate. The default is
+	// the manager's system CAs.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CertificateAuthority string `json:"certificateAuthority,omitempty"`
@@ -77,8 +77,8 @@ type JWTIssuer struct {
 	// +required
 	Audiences []string `json:"audiences"`
 
-	// audienceMatchPolicy must be MatchAny, which means that a token with one matching audience is accepted. It
-	// defaults to MatchAny.
+	// audienceMatchPolicy must be MatchAny, which means that a token with one matching audience is accepted. The
+	// default is MatchAny.
 	// +optional
 	AudienceMatchPolicy JWTAudienceMatchPolicy `json:"audienceMatchPolicy,omitempty"`
 }
@@ -99,8 +99,8 @@ type JWTClaimMappings struct {
 	// +optional
 	Groups *JWTClaimOrExpression `json:"groups,omitempty"`
 
-	// uid produces the user's UID. The value must be a string that the issuer never gives to more than one workload. It
-	// defaults to the sub claim.
+	// uid produces the user's UID. The value must be a string that the issuer never gives to more than one workload.
+	// The default is the sub claim.
 	// +optional
 	UID *JWTClaimOrExpression `json:"uid,omitempty"`
 }

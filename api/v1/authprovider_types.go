@@ -60,7 +60,7 @@ type AuthProviderList struct {
 // +kubebuilder:validation:XValidation:rule="(has(self.oidc) && has(oldSelf.oidc)) || (has(self.ldap) && has(oldSelf.ldap)) || (has(self.github) && has(oldSelf.github)) || (has(self.jwt) && has(oldSelf.jwt))",message="the type of a provider cannot be changed, because its users would become different users: create another AuthProvider"
 type AuthProviderSpec struct {
 	// disabled locks out the provider's users immediately: logins and all existing tokens are rejected, and requests in
-	// progress end within 30 seconds. It defaults to false.
+	// progress end within 30 seconds. The default is false.
 	// +optional
 	Disabled bool `json:"disabled,omitempty"`
 
@@ -109,7 +109,7 @@ type OIDCProvider struct {
 	// +required
 	URL string `json:"url"`
 
-	// caBundle is the bundle of CA certificates, in PEM, that verifies the provider's certificate. It defaults to the
+	// caBundle is the PEM-encoded CA bundle that is used to verify the provider's certificate. The default is the
 	// manager's system CAs.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
@@ -148,7 +148,7 @@ type OIDCProvider struct {
 
 	// lowercaseNames converts the letters A to Z in names to lower case. Set it to true only if the provider's names
 	// are case-insensitive, as in Entra ID. With any other provider, a user could take over the name of another user.
-	// It defaults to false, which means that names with upper-case letters are rejected.
+	// The default is false, which means that names with upper-case letters are rejected.
 	// +optional
 	LowercaseNames bool `json:"lowercaseNames,omitempty"`
 
@@ -160,7 +160,7 @@ type OIDCProvider struct {
 	// +optional
 	NameClaim string `json:"nameClaim,omitempty"`
 
-	// groupsClaim is the claim that contains the user's groups, as a list of names or a single name. It defaults to
+	// groupsClaim is the claim that contains the user's groups, as a list of names or a single name. The default is
 	// groups.
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -190,7 +190,7 @@ type LDAPProvider struct {
 	// +required
 	Servers []string `json:"servers"`
 
-	// caBundle is the bundle of CA certificates, in PEM, that verifies the servers' certificates. It defaults to the
+	// caBundle is the PEM-encoded CA bundle that is used to verify the servers' certificates. The default is the
 	// manager's system CAs.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
@@ -298,7 +298,7 @@ type LDAPGroupSearch struct {
 	Filter string `json:"filter,omitempty"`
 
 	// nameAttribute is the attribute that holds the name of a group. Its values must be unique below the base and are
-	// converted to lower case. It defaults to cn.
+	// converted to lower case. The default is cn.
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
@@ -317,15 +317,15 @@ type LDAPGroupSearch struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.organizations) && size(self.organizations) > 0 || has(self.anyUser) && self.anyUser",message="set organizations to restrict sign-in to their members, or set anyUser"
 type GitHubProvider struct {
-	// url is the URL of a GitHub Enterprise Server. It defaults to https://github.com.
+	// url is the URL of a GitHub Enterprise Server. The default is https://github.com.
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+/?$')`,message="must be the https URL of a host, without a path, user, query or fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	URL string `json:"url,omitempty"`
 
-	// caBundle is the bundle of CA certificates, in PEM, that verifies GitHub's certificate. It defaults to the
-	// manager's system CAs.
+	// caBundle is the PEM-encoded CA bundle that is used to verify GitHub's certificate. The default is the manager's
+	// system CAs.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
@@ -363,7 +363,7 @@ type GitHubProvider struct {
 	Teams []string `json:"teams,omitempty"`
 
 	// anyUser accepts all users, whether or not they belong to an organization. On github.com, these are all GitHub
-	// users. anyUser cannot be combined with organizations. It defaults to false.
+	// users. anyUser cannot be combined with organizations. The default is false.
 	// +optional
 	AnyUser bool `json:"anyUser,omitempty"`
 }

@@ -73,7 +73,7 @@ type ClusterRoleTemplateBindingSpec struct {
 	Subject Subject `json:"subject"`
 
 	// expiresAt is the time when the binding expires, in RFC 3339. The member's agent withdraws the rights according to
-	// its own clock, even without a connection to the hub. By default the binding never expires. With a time in the
+	// its own clock, even without a connection to the hub. By default the binding never expires. If the time is in the
 	// past, the binding expires immediately. Changing expiresAt to a time in the future restores the binding.
 	// +optional
 	// +kubebuilder:validation:Type=string
@@ -153,7 +153,7 @@ type ProjectRoleTemplateBindingSpec struct {
 	Subject Subject `json:"subject"`
 
 	// expiresAt is the time when the binding expires, in RFC 3339. The member's agent withdraws the rights according to
-	// its own clock, even without a connection to the hub. By default the binding never expires. With a time in the
+	// its own clock, even without a connection to the hub. By default the binding never expires. If the time is in the
 	// past, the binding expires immediately. Changing expiresAt to a time in the future restores the binding.
 	// +optional
 	// +kubebuilder:validation:Type=string

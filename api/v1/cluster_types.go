@@ -69,11 +69,11 @@ type ClusterSpec struct {
 	// +kubebuilder:default={}
 	Agent Agent `json:"agent,omitempty"`
 
-	// authorizedEndpoint lets users connect directly to an address of the member, without the hub. Users authenticate
-	// with short-lived tokens that the hub has signed for this Cluster. Setting authorizedEndpoint requires the
-	// "update" verb on clusters/agent, which no workspace role includes, because the endpoint decides where users'
-	// tokens are sent. It also requires signIn in the hub's configuration and an agent with the Full profile. By
-	// default there is no such endpoint.
+	// authorizedEndpoint lets users connect directly to an address of the member, without going through the hub. Users
+	// authenticate with short-lived tokens that the hub has signed for this Cluster. Setting authorizedEndpoint
+	// requires the "update" verb on clusters/agent, which no workspace role includes, because the endpoint decides
+	// where users' tokens are sent. authorizedEndpoint also requires signIn in the hub's configuration and an agent
+	// with the Full profile. By default there is no such endpoint.
 	// +optional
 	// +kubebuilder:default={}
 	AuthorizedEndpoint AuthorizedEndpoint `json:"authorizedEndpoint,omitzero"`
@@ -92,7 +92,7 @@ type ClusterSpec struct {
 	DeletionProtection bool `json:"deletionProtection,omitempty"`
 }
 
-// AuthorizedEndpointMode selects the server that users connect to without the hub.
+// AuthorizedEndpointMode selects the server that users connect to when they do not connect through the hub.
 // +kubebuilder:validation:Enum=Agent;APIServer
 type AuthorizedEndpointMode string
 
@@ -103,7 +103,7 @@ const (
 	AuthorizedEndpointAPIServer AuthorizedEndpointMode = "APIServer"
 )
 
-// AuthorizedEndpoint configures how users reach a member without the hub.
+// AuthorizedEndpoint configures how users reach a member without going through the hub.
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName cannot be set with the mode APIServer, in which the agent serves no users"
 type AuthorizedEndpoint struct {
 	// mode selects the server that users connect to. The default, Agent, is the agent itself, on port 6443 of its pods.
@@ -133,15 +133,15 @@ type AuthorizedEndpoint struct {
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover-agent-')",message="tlsSecretName must not be one of the agent's own Secrets, drover-agent-…"
 	TLSSecretName string `json:"tlsSecretName,omitempty"`
 
-	// caBundle is the bundle of CA certificates, in PEM, that verifies the certificate in tlsSecretName or, in
-	// APIServer mode, the API server's certificate. It is copied into users' kubeconfigs.
+	// caBundle is the PEM-encoded CA bundle that is used to verify the certificate in tlsSecretName or, in APIServer
+	// mode, the API server's certificate. The bundle is copied into users' kubeconfigs.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16384
 	CABundle string `json:"caBundle,omitempty"`
 
 	// offline is how long users can continue to work without the hub. It is the lifetime of users' tokens for this
 	// Cluster. The member also stops serving users when its list of ended sessions is older than this duration. The
-	// valid range is 10m to 12h. It defaults to 1h.
+	// valid range is 10m to 12h. The default is 1h.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m|h))+$')",message="offline must be in hours, minutes and seconds, for example 8h or 1h30m"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+(s|m|h))+$') || duration(self) >= duration('10m') && duration(self) <= duration('12h')",message="offline must be between 10m and 12h"
@@ -179,7 +179,7 @@ type Registration struct {
 	TokenSecretRef *SecretKeyReference `json:"tokenSecretRef,omitempty"`
 
 	// tokenTTL is how long the join token can be used, counted from the time when Drover first saw the token. The valid
-	// range is 1m to 8760h. It defaults to 24h. tokenTTL has no effect after an agent has joined.
+	// range is 1m to 8760h. The default is 24h. tokenTTL has no effect after an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="tokenTTL must be in hours, minutes and seconds, for example 36h or 1h30m"
@@ -196,7 +196,7 @@ type SecretKeyReference struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Name string `json:"name"`
 
-	// key is the key in the Secret's data. It defaults to "token".
+	// key is the key in the Secret's data. The default is "token".
 	// +optional
 	// +kubebuilder:default=token
 	// +kubebuilder:validation:MinLength=1
@@ -258,8 +258,8 @@ type ClusterStatus struct {
 	// +optional
 	Agent *AgentStatus `json:"agent,omitempty"`
 
-	// directAuthority is the CA certificate, in PEM, that verifies the certificate that the agent created for
-	// spec.authorizedEndpoint.
+	// directAuthority is the PEM-encoded CA certificate that is used to verify the certificate that the agent created
+	// for spec.authorizedEndpoint.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	DirectAuthority string `json:"directAuthority,omitempty"`

@@ -40,8 +40,8 @@ const (
 	// agent became ReadOnly. A ReadOnly agent is not permitted to remove these objects, so they are still in force. The
 	// message names the objects and says what to do.
 	//
-	// The reason for False is StillInForce. It is UnclaimedObjects if the member has objects whose LabelSet label names
-	// a set that no object on the hub owns.
+	// The reason for False is StillInForce, or UnclaimedObjects if the member has objects whose LabelSet label names a
+	// set that no object on the hub owns.
 	ConditionWithdrawn = "Withdrawn"
 
 	// ConditionMaintained is present, and False, only while replicas of the agent are connected but have had no leader

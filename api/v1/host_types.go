@@ -57,8 +57,8 @@ type HostList struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.consumerRef) || !has(self.consumerRef) || self.consumerRef == oldSelf.consumerRef",message="spec.consumerRef cannot be changed while the host is taken: the object that has taken it must release it first"
 type HostSpec struct {
-	// tokenTTL is how long the join token can be used, counted from its creation. The valid range is 1m to 8760h. It
-	// defaults to 24h. tokenTTL has no effect after an agent has joined.
+	// tokenTTL is how long the join token can be used, counted from its creation. The valid range is 1m to 8760h. The
+	// default is 24h. tokenTTL has no effect after an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="tokenTTL must be in hours, minutes and seconds, for example 36h or 1h30m"
@@ -73,7 +73,7 @@ type HostSpec struct {
 	DeletionPolicy HostDeletionPolicy `json:"deletionPolicy,omitempty"`
 
 	// internalAddress is the IP address that the other machines of a cluster use to reach this machine. In the cluster
-	// of a ClusterInstallation, it is also the node's address. It defaults to the first address that the machine
+	// of a ClusterInstallation, it is also the node's address. The default is the first address that the machine
 	// reports. Set internalAddress if the reported address is wrong, for example on machines that all report the same
 	// NAT address on their first network interface. Set it before the host is taken.
 	// +optional

@@ -103,7 +103,7 @@ type PlanTarget struct {
 // Rollout defines the order of members and how many of them are in progress at the same time.
 type Rollout struct {
 	// maxConcurrentClusters is the maximum number of members in progress at the same time. The valid range is 1 to
-	// 10000. It defaults to 1.
+	// 10000. The default is 1.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
@@ -113,7 +113,7 @@ type Rollout struct {
 	// maxFailedClusters is the number of failed members that the rollout tolerates. After more failures, the rollout
 	// stops: no work starts on further members, or on further nodes in members that are in progress. The rollout
 	// continues when the value is raised, or when a change to the plan lets the failed members try again. The valid
-	// range is 0 to 10000. It defaults to 0.
+	// range is 0 to 10000. The default is 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
@@ -122,9 +122,9 @@ type Rollout struct {
 	// waves are up to 16 groups of members, to which the plan is applied in order. A member belongs to the first wave
 	// that selects it. Members that no wave selects come last, in a wave named "rest". A wave starts when every member
 	// in the previous wave is complete or has failed within the limit of maxFailedClusters, at least one of these
-	// members is complete, and the soak time has passed. A member that is disconnected, or that holds plans with the
-	// label plans.cluster.drover.dev/hold, does not delay a wave. It starts when it reconnects or the label is removed.
-	// By default there is one wave with all members.
+	// members is complete, and the soak time has passed. A member that is disconnected, or whose plans are held by the
+	// label plans.cluster.drover.dev/hold, does not delay a wave. The plan starts in that member when the member
+	// reconnects or the label is removed. By default there is one wave with all members.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -147,7 +147,7 @@ type Wave struct {
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 
 	// soak is the time that must pass between the completion of this wave and the start of the next one, for example
-	// "1h". It defaults to 0s.
+	// "1h". The default is 0s.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+([.][0-9]+)?(ms|s|m|h))+$`
@@ -167,7 +167,7 @@ type PlanPace struct {
 
 	// concurrency is the maximum number of nodes in a member that are in progress at the same time. It is either a
 	// number of at least 1, or a percentage of the selected nodes, from "1%" to "100%". A percentage is rounded down,
-	// but never below one node. It defaults to 1.
+	// but never below one node. The default is 1.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:XIntOrString
@@ -176,7 +176,7 @@ type PlanPace struct {
 
 	// exclusive makes the plan mutually exclusive with other exclusive plans: while one of these plans has a node in
 	// progress in a member, no other exclusive plan starts work on a node in that member. A node is never in progress
-	// for two plans at the same time, whether or not they are exclusive. It defaults to false.
+	// for two plans at the same time, whether or not they are exclusive. The default is false.
 	// +optional
 	Exclusive bool `json:"exclusive,omitempty"`
 
@@ -194,7 +194,7 @@ type PlanPace struct {
 	Window *TimeWindow `json:"window,omitempty"`
 
 	// jobActiveDeadlineSecs is the time limit of an attempt's Job, in seconds. When it is exceeded, the Job is
-	// terminated and the attempt fails. 0 means no limit. It defaults to 900.
+	// terminated and the attempt fails. 0 means no limit. The default is 900.
 	// +optional
 	// +kubebuilder:default=900
 	// +kubebuilder:validation:Minimum=0
@@ -207,7 +207,7 @@ type PlanPace struct {
 	Retries *PlanRetries `json:"retries,omitempty"`
 
 	// postCompleteDelay is how long a complete node still counts toward concurrency, for example "2m". The node is
-	// uncordoned immediately. It defaults to 0s.
+	// uncordoned immediately. The default is 0s.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+([.][0-9]+)?(ms|s|m|h))+$`
@@ -219,7 +219,7 @@ type PlanPace struct {
 // cordoned it. A node without remaining attempts has failed, and no work starts on other nodes in the same member until
 // the plan changes.
 type PlanRetries struct {
-	// limit is the number of attempts after the first one. The valid range is 0 to 20. It defaults to 2.
+	// limit is the number of attempts after the first one. The valid range is 0 to 20. The default is 2.
 	// +optional
 	// +kubebuilder:default=2
 	// +kubebuilder:validation:Minimum=0
@@ -248,13 +248,13 @@ type TimeWindow struct {
 	// +kubebuilder:validation:MaxItems=7
 	Days []Day `json:"days,omitempty"`
 
-	// startTime is the time when the window opens, as "HH:MM". It defaults to "00:00".
+	// startTime is the time when the window opens, as "HH:MM". The default is "00:00".
 	// +optional
 	// +kubebuilder:validation:MaxLength=5
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([01][0-9]|2[0-3]):[0-5][0-9]$')",message="must be a time from 00:00 to 23:59, as HH:MM"
 	StartTime string `json:"startTime,omitempty"`
 
-	// endTime is the time when the window closes, as "HH:MM". It defaults to "24:00".
+	// endTime is the time when the window closes, as "HH:MM". The default is "24:00".
 	// +optional
 	// +kubebuilder:validation:MaxLength=5
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$')",message="must be a time from 00:00 to 24:00, as HH:MM"

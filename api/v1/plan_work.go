@@ -43,7 +43,7 @@ type NodeWork struct {
 	// +kubebuilder:validation:MaxItems=16
 	Secrets []PlanSecret `json:"secrets,omitempty"`
 
-	// serviceAccountName is the name of the pods' ServiceAccount, in the drover-plans namespace. It defaults to
+	// serviceAccountName is the name of the pods' ServiceAccount, in the drover-plans namespace. The default is
 	// "drover-plan", which can read Plans and Nodes.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
@@ -187,12 +187,12 @@ type PlanSecret struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Path string `json:"path,omitempty"`
 
-	// ignoreUpdates prevents the plan from running again on complete nodes when the Secret's content changes. It
-	// defaults to false.
+	// ignoreUpdates prevents the plan from running again on complete nodes when the Secret's content changes. The
+	// default is false.
 	// +optional
 	IgnoreUpdates bool `json:"ignoreUpdates,omitempty"`
 
-	// defaultMode is the file mode of the mounted files, from 0 to 511 (0777). It defaults to 420 (0644).
+	// defaultMode is the file mode of the mounted files, from 0 to 511 (0777). The default is 420 (0644).
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=511
@@ -202,7 +202,7 @@ type PlanSecret struct {
 // Drain contains the options of "kubectl drain".
 type Drain struct {
 	// timeout is the time limit for draining a node, for example "10m". A drain that takes longer fails. "0s" means no
-	// limit. It defaults to 15m.
+	// limit. The default is 15m.
 	// +optional
 	// +kubebuilder:default="15m"
 	// +kubebuilder:validation:Type=string
@@ -210,30 +210,30 @@ type Drain struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration, for example 30s or 10m"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
-	// gracePeriod is the time that each pod gets to terminate, in seconds. It defaults to the pod's own grace period.
+	// gracePeriod is the time that each pod gets to terminate, in seconds. The default is the pod's own grace period.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	GracePeriod *int32 `json:"gracePeriod,omitempty"`
 
 	// ignoreDaemonSets leaves the pods of DaemonSets running. If this field is false, a node with such pods cannot be
-	// drained. It defaults to true.
+	// drained. The default is true.
 	// +optional
 	// +kubebuilder:default=true
 	IgnoreDaemonSets *bool `json:"ignoreDaemonSets,omitempty"`
 
 	// deleteEmptydirData evicts pods that use emptyDir volumes. The data in these volumes is lost. If this field is
-	// false, a node with such pods cannot be drained. It defaults to true.
+	// false, a node with such pods cannot be drained. The default is true.
 	// +optional
 	// +kubebuilder:default=true
 	DeleteEmptydirData *bool `json:"deleteEmptydirData,omitempty"`
 
 	// force deletes pods that no controller recreates. If this field is false, a node with such pods cannot be drained.
-	// It defaults to false.
+	// The default is false.
 	// +optional
 	Force bool `json:"force,omitempty"`
 
-	// disableEviction deletes pods instead of evicting them, which bypasses PodDisruptionBudgets. It defaults to false.
+	// disableEviction deletes pods instead of evicting them, which bypasses PodDisruptionBudgets. The default is false.
 	// +optional
 	DisableEviction bool `json:"disableEviction,omitempty"`
 

@@ -66,7 +66,7 @@ type UserSpec struct {
 	Principal string `json:"principal,omitempty"`
 
 	// disabled locks the user out immediately: logins and all existing tokens are rejected, and requests in progress
-	// end within 30 seconds. It defaults to false.
+	// end within 30 seconds. The default is false.
 	// +optional
 	Disabled bool `json:"disabled,omitempty"`
 }

@@ -26,7 +26,7 @@ var version = "v0.1.0-dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process immediately
+	context.AfterFunc(ctx, stop) // a second signal terminates the process immediately
 	if err := command().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "drover-host-agent:", err)
 		os.Exit(1)

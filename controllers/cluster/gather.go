@@ -88,7 +88,7 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 	if in.identity, err = registration.AgentOf(ctx, r.Client, cluster); err != nil {
 		return nil, err
 	}
-	if !in.peersRightful() { // the cache may not contain a very recent join yet
+	if !in.peersRightful() { // the cache might not contain a very recent join yet
 		if in.identity, err = registration.AgentOf(ctx, r.Live, cluster); err != nil {
 			return nil, err
 		}

@@ -25,7 +25,7 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 		return nil // the status reports the problem
 	}
 	made := false
-	// the cache may not contain a token that was just created
+	// the cache might not contain a token that was just created
 	if in.token, made = decideToken(in); in.secret == nil || made {
 		var err error
 		if in.secret, in.foreignSecret, err = registration.SecretOf(ctx, r.Live, in.cluster); err != nil || in.foreignSecret {

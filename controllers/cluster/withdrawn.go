@@ -26,8 +26,8 @@ func removeLeft() string {
 		" delete secrets --field-selector type=" + v1.Group + "/set"
 }
 
-// writeWithdrawn lists the objects that the agent may not remove and that therefore still exist in the member. The
-// condition stays unchanged until the agent's leader has reported.
+// writeWithdrawn lists the objects that the agent is not allowed to remove and that therefore still exist in the
+// member. The condition stays unchanged until the agent's leader has reported.
 func writeWithdrawn(in *input, update *status.Update) {
 	report := in.member.Report
 	if report == nil || !report.Leader {

@@ -160,7 +160,7 @@ func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) 
 	if in.secret, in.foreign, err = registration.SecretOf(ctx, r.Client, host); err == nil {
 		in.identity, err = registration.AgentOf(ctx, r.Client, host)
 	}
-	if err == nil && in.identity == nil { // the cache may not contain a very recent join yet
+	if err == nil && in.identity == nil { // the cache might not contain a very recent join yet
 		in.identity, err = registration.AgentOf(ctx, r.Live, host)
 	}
 	if err != nil {
@@ -176,7 +176,7 @@ func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) 
 // register writes the Secret with the join token and the join command.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update) error {
 	made := false
-	// the cache may not contain a token that was just created
+	// the cache might not contain a token that was just created
 	if in.token, made = decideToken(in); in.secret == nil || made {
 		var err error
 		if in.secret, in.foreign, err = registration.SecretOf(ctx, r.Live, in.host); err != nil || in.foreign {

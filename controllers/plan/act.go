@@ -52,8 +52,8 @@ func (r *Reconciler) advance(ctx context.Context, s *scope) error {
 	}
 }
 
-// unsettled reports whether some members may not have had time to reconnect since the manager started. A wave must not
-// continue without such members.
+// unsettled reports whether some members might not have had time to reconnect since the manager started. A wave must
+// not continue without such members.
 func (r *Reconciler) unsettled(s *scope) bool {
 	return r.Settled != nil && !r.Settled() && s.misses()
 }

@@ -45,7 +45,7 @@ type Reconciler struct {
 	// count as disconnected until Settled returns true. A nil Settled is equivalent to a function that always returns
 	// true.
 	Settled func() bool
-	// Returned is similar to Settled, but measures the time since the first agent connected, because the hub may not
+	// Returned is similar to Settled, but measures the time since the first agent connected, because the hub might not
 	// have been reachable before then. It is used where an agent may have newer information about a plan than the hub.
 	// A nil Returned is equivalent to a function that always returns true.
 	Returned func() bool

@@ -126,8 +126,8 @@ func messages(problems []index.Problem) []string {
 	return texts
 }
 
-// named joins the first few texts. If there are more, the result says so. It does not say how many, because an agent
-// reports only the first few.
+// named joins the first few texts. If there are more texts, the result says so, but does not say how many, because an
+// agent reports only the first few.
 func named(texts []string, separator string) string {
 	if len(texts) < maxNamed {
 		return strings.Join(texts, separator)

@@ -154,7 +154,8 @@ func down(ctx context.Context, files layout, out *reporter) error {
 	return out.step(ctx, "remove "+files.short(files.dir()), func(context.Context) (string, error) { return "", os.RemoveAll(files.dir()) })
 }
 
-// stopAll ends all running programs. It ends independent programs at the same time, because some of them take seconds.
+// stopAll stops all running programs. It stops independent programs at the same time, because some of them take seconds
+// to exit.
 func stopAll(ctx context.Context, pidDir string) (string, error) {
 	running, err := lab.Running(pidDir)
 	groups := map[string][]string{}

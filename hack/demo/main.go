@@ -35,7 +35,7 @@ func main() {
 		os.Exit(1)
 	}
 	log.SetLogger(logr.Discard()) // discard logs from client libraries, because the demo's output is for users
-	context.AfterFunc(ctx, stop)  // a second Ctrl-C ends this process immediately
+	context.AfterFunc(ctx, stop)  // a second Ctrl-C terminates this process immediately
 	err := run(ctx, os.Args[1:], os.Stdout)
 	if err == nil {
 		return

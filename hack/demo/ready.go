@@ -96,7 +96,7 @@ func (d *demo) agentLog(ctx context.Context, m managed) string {
 	return log
 }
 
-// alive returns an error if one of the programs has ended. The error contains the end of the program's log.
+// alive returns an error if one of the programs has exited. The error contains the end of the program's log.
 func (d *demo) alive(names ...string) error {
 	for _, name := range names {
 		if !d.running(name) {

@@ -41,7 +41,8 @@ clusters:
 	podLimit = 3 * time.Minute
 )
 
-// podImages returns the names that the program hack/demo/pod has in each image. The keys are the names of the image.
+// podImages maps the name of each image to the names of the program hack/demo/pod in that image. The keys are the names
+// of the image.
 func podImages() map[string][]string {
 	return map[string][]string{
 		"example.com/web:1": {"web", "get"},

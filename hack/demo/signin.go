@@ -144,9 +144,8 @@ func (d *demo) apiServerRuns() bool {
 	return err == nil && slices.Contains(names, hub+"-"+lab.APIServer)
 }
 
-// trustIssuer gives the hub's API server the configuration from the documentation, with this hub's URL and CA, and
-// waits until the API server uses it. The hub must already have keys, because the API server requests them only every
-// 10 s.
+// trustIssuer gives the hub's API server the configuration from the documentation, with the hub's URL and CA, and waits
+// until the API server uses it. The hub must already have keys, because the API server requests them only every 10 s.
 func (d *demo) trustIssuer(ctx context.Context) error {
 	err := await(ctx, objectLimit, func(ctx context.Context) error { return d.hubServes(ctx, signin.PathKeys) })
 	if err != nil {

@@ -9,7 +9,7 @@ type task struct {
 	err  error // may be read after done has been closed
 }
 
-// begin starts a task. The demo command does not end before all of its tasks have ended.
+// begin starts a task. The demo command does not exit until all of its tasks have finished.
 func (d *demo) begin(do func() error) *task {
 	t := &task{done: make(chan struct{})}
 	d.tasks = append(d.tasks, t)
@@ -20,13 +20,13 @@ func (d *demo) begin(do func() error) *task {
 	return t
 }
 
-// wait waits until the task has ended and returns the task's error.
+// wait waits until the task has finished and returns the task's error.
 func (t *task) wait() error {
 	<-t.done
 	return t.err
 }
 
-// failed returns the task's error if the task has ended with an error.
+// failed returns the task's error if the task has finished with an error.
 func (t *task) failed() error {
 	select {
 	case <-t.done:

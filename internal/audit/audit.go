@@ -74,7 +74,7 @@ type Log struct {
 	observer Observer
 	logger   logr.Logger
 	target   io.WriteCloser
-	done     chan struct{} // closed when the writer has ended
+	done     chan struct{} // closed when the writer has stopped
 
 	mu      sync.Mutex // guards the fields below
 	changed *sync.Cond // signals that one of the fields below has changed

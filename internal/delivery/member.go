@@ -101,7 +101,7 @@ func (m *member) wanted(id string) *set.Set {
 	return want
 }
 
-// hasWanted reports whether a member has the required version of a set. The agent may not have applied it yet.
+// hasWanted reports whether a member has the required version of a set. The agent might not have applied it yet.
 func (m *member) hasWanted(id string) bool {
 	want, has := m.wanted(id), m.has[id]
 	return m.refuses == "" && want != nil && has != nil && has.Digest == want.Digest

@@ -104,7 +104,7 @@ type guarded struct {
 	affected []Key // owners that unlock will notify
 }
 
-// New returns a Store. It accepts sets immediately, but sends nothing before Start.
+// New returns a Store. It accepts sets immediately, but sends nothing until Start is called.
 func New(o Options) *Store {
 	if o.Pause == 0 {
 		o.Pause = firstPause

@@ -62,7 +62,7 @@ func New(info authenticationv1.UserInfo) (Identity, error) {
 	}
 	for _, group := range info.Groups {
 		if group == "" {
-			continue // a static token file with an empty field creates such a group; no right can be granted to it
+			continue // an empty field in a static token file creates a group without a name, to which nothing can be granted
 		}
 		id.Groups = append(id.Groups, HubPrefix+group)
 	}

@@ -26,7 +26,7 @@ const (
 	// handshake with another replica, and a replica performs only a limited number of handshakes at a time.
 	movesPerCore = 200
 	moveBurst    = 50
-	// moveTimeout is how long an agent may take to respond. An agent does no work before it responds.
+	// moveTimeout is how long an agent may take to respond. An agent responds before it does any work.
 	moveTimeout = 10 * time.Second
 
 	// lateRequests is how long a tunnel still accepts requests after its agent has announced that it is disconnecting.

@@ -79,7 +79,7 @@ func (t *Tunnels) Add(peer Peer, tunnel Session) {
 }
 
 // opened reports whether another replica has a tunnel that was opened with the same token as the given peer's tunnel.
-// When the peer's tunnel was admitted, the other tunnel may not have been known yet, because a client that opens two
+// When the peer's tunnel was admitted, the other tunnel might not have been known yet, because a client that opens two
 // tunnels at the same time can delay one of the handshakes.
 func (m *member) opened(with Peer) bool {
 	return with.TokenID != "" && slices.ContainsFunc(m.remote, func(r remote) bool {

@@ -30,7 +30,7 @@ const (
 
 // ConnectClaims are the claims that an agent signs each time it connects.
 type ConnectClaims struct {
-	// ID is unique to one attempt to connect. The hub accepts an ID only once. It is at most 128 bytes long.
+	// ID is unique to one attempt to connect. The hub accepts an ID only once. An ID is at most 128 bytes long.
 	ID string
 	// Audience identifies the hub. It comes from RegisterResponse.Audience.
 	Audience string
@@ -39,7 +39,7 @@ type ConnectClaims struct {
 	// ClusterUID is the UID of the kube-system namespace.
 	ClusterUID string
 	// Instance identifies the agent's process among the agent processes in its cluster. If a process has two tunnels,
-	// the hub uses only the newer one. Older agents leave Instance empty. It is at most 128 bytes long.
+	// the hub uses only the newer one. Older agents leave Instance empty. An instance name is at most 128 bytes long.
 	Instance string
 	// NodeAgent reports whether the process is a node agent. The hub uses the tunnel of a node agent only while there
 	// is no other tunnel.

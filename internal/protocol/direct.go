@@ -46,8 +46,8 @@ type DirectAccess struct {
 	Keys json.RawMessage `json:"keys"`
 	// Lifetime is the maximum validity of a token, in seconds.
 	Lifetime int64 `json:"lifetimeSeconds"`
-	// Denied lists the sessions whose tokens are refused, in sorted order. These sessions were revoked, or their
-	// users may no longer sign in. It contains at most MaxDenied sessions.
+	// Denied lists the sessions whose tokens are refused, in sorted order. These sessions were revoked, or their users
+	// may no longer sign in. Denied contains at most MaxDenied sessions.
 	Denied []string `json:"denied,omitempty"`
 	// DenyAll is set if every token is refused. The hub sets it when more than MaxDenied sessions have to be denied.
 	DenyAll bool `json:"denyAll,omitempty"`

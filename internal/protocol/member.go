@@ -15,7 +15,7 @@ const (
 	// whose agent has the ReadOnly profile.
 	AgentViewBinding = "drover-agent-view"
 	// Viewer is the user that an agent with the ReadOnly profile impersonates in all its requests to its API server.
-	// Such an agent may not impersonate anyone else. It does not use its own account for these requests, because its
+	// Such an agent must not impersonate anyone else. It does not use its own account for these requests, because its
 	// own account can read the agent's private key.
 	Viewer = "drover:viewer"
 	// RegistrationSecret holds the data that the agent needs to join, under KeyToken, KeyCABundle and KeyServers. It

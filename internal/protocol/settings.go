@@ -16,7 +16,7 @@ type Settings struct {
 	// CABundle holds the certificates to trust, as PEM. It is empty if agents trust the CAs of their systems.
 	CABundle string `json:"caBundle,omitempty"`
 
-	// Registry is prepended to images that do not specify a registry. See WithRegistry. It may be empty.
+	// Registry is prepended to images that do not specify a registry. See WithRegistry. Registry may be empty.
 	Registry string `json:"registry,omitempty"`
 
 	received []byte // the JSON that the settings were read from, if it contains unknown fields; otherwise nil

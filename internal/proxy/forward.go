@@ -36,8 +36,8 @@ var errNoIdentity = errors.New("forward request: it has no identity")
 // errNoAnswer is returned when a request that is not long-running gets no response in time.
 var errNoAnswer = fmt.Errorf("forward request: no answer: %w", context.DeadlineExceeded)
 
-// call is an admitted request: its sender, its target, and the header that identifies the sender to the target. A
-// call is complete before anything is forwarded.
+// call is an admitted request: its sender, its target, and the header that identifies the sender to the target. All of
+// its fields are set before anything is forwarded.
 type call struct {
 	identity  identity.Identity
 	target    target

@@ -64,10 +64,11 @@ func (e *NotConnectedError) Error() string {
 
 // Limits apply to each request. A zero value selects the default.
 type Limits struct {
-	// Body limits the body of a request, in bytes. The default is 16 MiB. It does not apply to upgraded connections.
+	// Body limits the body of a request, in bytes. The default is 16 MiB. The limit does not apply to upgraded
+	// connections.
 	Body int64
 	// Stall is the time after which a stalling user is cut off. A user stalls by not reading a chunk of a response,
-	// which has at most 32 KiB, or by not sending an announced request body. A silent watch or shell does not count
+	// which is at most 32 KiB long, or by not sending an announced request body. A silent watch or shell does not count
 	// as stalling. The default is 3 minutes.
 	Stall time.Duration
 	// Answer limits how long a member may take to start its response to a request that is not long-running. The
@@ -83,8 +84,8 @@ type Limits struct {
 type Options struct {
 	// Authenticate identifies the sender of a request. All errors that it returns are refusals.
 	Authenticate func(*http.Request) (identity.Identity, error)
-	// Authorize checks whether a user may reach a member. All errors that it returns are refusals. It is called
-	// before the proxy knows whether the member exists.
+	// Authorize checks whether a user may reach a member. All errors that Authorize returns are refusals. Authorize is
+	// called before the proxy knows whether the member exists.
 	Authorize func(context.Context, identity.Identity, types.NamespacedName) error
 	// Transport returns the transport to a member's agent. The transport carries requests whose paths start with
 	// protocol.PathKubernetes, and supports upgrades like http.Transport. Errors from the function match
@@ -205,7 +206,7 @@ func (h *Handler) admit(r *http.Request) (*call, error) {
 	return c, err
 }
 
-// judge refuses a user who may not reach a member. Otherwise, it returns the user that the caller wants to
+// judge refuses a user who is not allowed to reach a member. Otherwise, it returns the user that the caller wants to
 // impersonate in the member, or nil if there is none. For the hub itself, the hub's API server makes these decisions
 // instead.
 func (h *Handler) judge(r *http.Request, c *call) (*impersonation, error) {

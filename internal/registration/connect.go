@@ -74,7 +74,7 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 	if len(validation.IsDNS1123Label(object.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(object.Name)) > 0 {
 		return Agent{}, unproven
 	}
-	// The cache may not contain the latest join yet. If an agent is not in the cache, the API server is queried. Such
+	// The cache might not contain the latest join yet. If an agent is not in the cache, the API server is queried. Such
 	// queries are limited, because the client has not proved anything yet.
 	id, claims, err := s.verify(ctx, s.Cache, name, token)
 	if err != nil && !errors.Is(err, protocol.ErrConnectToken) {

@@ -302,7 +302,7 @@ type AgentIdentity struct {
 	// agent.
 	OwnerUID types.UID
 	// FormerOwner is the UID of the Cluster object that an adopted agent originally joined. The agent's tokens still
-	// contain this UID. It is empty for other agents.
+	// contain this UID. FormerOwner is empty for other agents.
 	FormerOwner types.UID
 	// Joined is when the agent joined.
 	Joined time.Time

@@ -89,8 +89,8 @@ func (t Token) String() string {
 	return fmt.Sprintf("token(created %s, used %t)", t.Created.UTC().Format(time.RFC3339), t.Used)
 }
 
-// RefusalError explains why a client may not join or connect, and what to do about it. The message contains no
-// secrets.
+// RefusalError explains why a client is not allowed to join or connect, and what to do about it. The message contains
+// no secrets.
 type RefusalError struct {
 	// Reason is one of the Reason constants of api/v1.
 	Reason  string

@@ -134,9 +134,9 @@ func never() []netip.Prefix {
 	return all
 }
 
-// Latest queries a channel once and returns the version that it points to. The version is the last path element in
-// the Location of a 302, 303, 307 or 308 response. It must contain a digit, so that a login page does not count as a
-// version. Any other response is an error. A Location with the channel's own path is also an error, because it is a
+// Latest queries a channel once and returns the version that it points to. The version is the last path element in the
+// Location of a 302, 303, 307 or 308 response. The version must contain a digit, so that a login page does not count as
+// a version. Any other response is an error. A Location with the channel's own path is also an error, because it is a
 // redirect from http to https. Errors never contain the URL.
 func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)

@@ -233,7 +233,7 @@ func concurrency(spec *intstr.IntOrString, total int) int {
 	}
 	limit, err := intstr.GetScaledValueFromIntOrPercent(spec, total, false)
 	if err != nil {
-		return 1 // the schema rejects such a value, and 1 is the safest choice
+		return 1 // the schema rejects values that cannot be parsed, and 1 is the safest choice
 	}
 	return max(limit, 1)
 }

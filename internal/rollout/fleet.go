@@ -52,8 +52,7 @@ type Cluster struct {
 	Labels map[string]string
 	// Selected reports whether the plan selects the member.
 	Selected bool
-	// Claim is the annotation v1.PlanLabel(plan) of the Cluster. It is nil if the plan has never started in the
-	// member.
+	// Claim is the Cluster's v1.PlanLabel(plan) annotation. It is nil if the plan has never started in the member.
 	Claim *ClusterClaim
 	// Away is the reason why nothing can be delivered to the member, for example AgentTooOld or AgentReadOnly. It is
 	// also set if the member is disconnected. It is empty if the plan can be delivered.
@@ -72,8 +71,8 @@ type Cluster struct {
 	Ask bool
 }
 
-// ClusterClaim records that a member has started or completed a plan. It is stored as JSON in the annotation
-// v1.PlanLabel(plan) of the Cluster.
+// ClusterClaim records that a member has started or completed a plan. It is stored as JSON in the Cluster's
+// v1.PlanLabel(plan) annotation.
 type ClusterClaim struct {
 	// Revision is the revision of the plan with which the member started.
 	Revision string `json:"revision"`
@@ -123,7 +122,7 @@ const (
 // Fleet is a plan and its members at one point in time. Use NewFleet to create a Fleet.
 type Fleet struct {
 	plan     FleetPlan
-	label    string // the label value of Clusters that have completed the plan
+	label    string // the label value on Clusters that have completed the plan
 	now      time.Time
 	clusters []Cluster
 	waves    []wave

@@ -121,7 +121,7 @@ type view struct {
 	*Member
 	take        func(*Step) error
 	plan        Plan
-	label       string // the label value of nodes that have completed the plan
+	label       string // the label value on nodes that have completed the plan
 	now         time.Time
 	wants       labels.Selector
 	window      *Window

@@ -68,8 +68,8 @@ type Node struct {
 	Claims map[string]Claim
 }
 
-// Claim records that a plan is in progress on a node, and how far it has progressed. It is stored as JSON in the
-// annotation v1.PlanLabel(plan) of the Node.
+// Claim records that a plan is in progress on a node, and how far it has progressed. It is stored as JSON in the Node's
+// v1.PlanLabel(plan) annotation.
 type Claim struct {
 	// UID is the UID of the Plan.
 	UID string `json:"uid"`

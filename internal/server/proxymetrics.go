@@ -113,7 +113,7 @@ func labels(r *http.Request) (target, kind string) {
 }
 
 // split divides a path on the proxy into the Cluster's "namespace/name" and the path in the Cluster's API. The first
-// part is empty for the hub itself. It does not validate the parts, because the proxy validates them.
+// part is empty for the hub itself. split does not validate the parts, because the proxy validates them.
 func split(path string) (cluster, rest string) {
 	path, ok := strings.CutPrefix(path, proxy.PathClusters)
 	if !ok {

@@ -84,8 +84,8 @@ type Config struct {
 	// groups. An agent announces its limit, and the hub does not send larger headers.
 	MaxRequestHeaderBytes int
 
-	// Repeatable reports whether a request without a body may be sent again even if a handler may already have seen
-	// it. By default, GET, HEAD and OPTIONS requests are repeatable. It is used only on the hub.
+	// Repeatable reports whether a request without a body may be sent again even if a handler may already have seen it.
+	// By default, GET, HEAD and OPTIONS requests are repeatable. Repeatable is used only on the hub.
 	Repeatable func(*http.Request) bool
 
 	// Memory is shared by all tunnels of a process. It allows idle tunnels to do without buffers, and limits the

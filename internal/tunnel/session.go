@@ -31,8 +31,7 @@ type Session struct {
 
 // NewSession starts a session. The other end of the connection must be a Conn. Accept calls NewSession with a
 // WebSocket, and tests call it with a pipe. NewSession returns when the agent has responded to a first ping. If the
-// agent does not respond before Config.HandshakeTimeout has passed or ctx has ended, NewSession closes the
-// connection.
+// agent does not respond within Config.HandshakeTimeout, or if ctx ends first, NewSession closes the connection.
 func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
 	l := newLink(conn, cfg, true)

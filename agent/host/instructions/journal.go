@@ -39,7 +39,7 @@ const maxEntries = 10000
 type Result struct {
 	// ExitCode is the exit code of the command, or -1 if it did not start or was killed.
 	ExitCode int `json:"exitCode"`
-	// Error explains why there is no exit code. It is empty otherwise.
+	// Error explains why there is no exit code. It is empty if there is an exit code.
 	Error string    `json:"error,omitempty"`
 	Ended time.Time `json:"ended"`
 	// Output is the end of the command's output, unredacted.

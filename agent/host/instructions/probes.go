@@ -51,7 +51,7 @@ func watchProbe(ctx context.Context, root string, probe protocol.HostProbe, chan
 	}
 }
 
-// tryProbe makes one attempt with a new connection, because certificates and servers change between attempts.
+// tryProbe makes one attempt over a new connection, because certificates and servers change between attempts.
 func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error {
 	ctx, cancel := context.WithTimeout(ctx, probe.Timeout())
 	defer cancel()

@@ -8,9 +8,9 @@
 // instruction.
 //
 // Each instruction has its own supervisor, which is a separate process. The supervisor creates the file "begun"
-// exclusively before the command starts, and "result.json" after the command has ended. The agent only reads these
-// files. The file system thus ensures that a command starts only once. If the agent is killed, the next agent can
-// read what happened in the meantime.
+// exclusively before the command starts, and "result.json" after the command has exited. The agent only reads these
+// files. The file system thus ensures that a command starts only once. If the agent is killed, the next agent can read
+// what happened in the meantime.
 package instructions
 
 import (
@@ -61,7 +61,7 @@ type Options struct {
 	Changed func()
 	Log     logr.Logger
 
-	step  func(name string) // called between steps; tests use it to end the process
+	step  func(name string) // called between steps; tests use it to terminate the process
 	retry time.Duration     // overrides fileRetry
 }
 

@@ -26,7 +26,7 @@ import (
 const (
 	// outputTail is how much of an instruction's output is kept, in bytes.
 	outputTail = 8 << 10
-	// pipeDelay is how long a supervisor waits for output after a command has ended. A service that the command
+	// pipeDelay is how long a supervisor waits for output after a command has exited. A service that the command
 	// started may keep the output open.
 	pipeDelay = 2 * time.Second
 	// defaultPath and defaultHome are the values of PATH and HOME for commands if the agent itself does not have

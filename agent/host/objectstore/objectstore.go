@@ -82,8 +82,8 @@ func (o Object) String() string {
 // Credentials identify a user to a store. If AccessKey is empty, the machine's own permissions are used, as on AWS.
 type Credentials struct {
 	AccessKey, SecretKey string
-	// CA contains the CA certificates that verify the store's certificate, in PEM. If it is empty, the machine's
-	// trusted CAs are used.
+	// CA contains the PEM-encoded CA certificates that are used to verify the store's certificate. If it is empty, the
+	// machine's trusted CAs are used.
 	CA []byte
 }
 

@@ -79,7 +79,7 @@ type Etcd struct {
 	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`
 	Schedule string `json:"schedule,omitempty"`
 	// retention is the number of scheduled snapshots that each control plane node keeps. The valid range is 1 to 100.
-	// It defaults to 5. Copies in the bucket are never removed.
+	// The default is 5. Copies in the bucket are never removed.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
@@ -116,8 +116,8 @@ type DroverClusterStatus struct {
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 
-	// failureDomains lists the failure domains of the cluster, which are the values of the label that
-	// spec.failureDomainLabel names on the Hosts in the same namespace. At most 100 are listed.
+	// failureDomains lists the failure domains of the cluster. These are the values of the label
+	// spec.failureDomainLabel on the Hosts in the same namespace. At most 100 are listed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -143,12 +143,12 @@ type Initialization struct {
 
 // FailureDomain is a failure domain of a cluster, as the Cluster API contract defines it.
 type FailureDomain struct {
-	// name is the name of the failure domain, which is the value of the label on the Hosts.
+	// name is the name of the failure domain, which is a value of the label spec.failureDomainLabel on Hosts.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Name string `json:"name"`
-	// controlPlane is always true: control plane machines can run in any failure domain.
+	// controlPlane is always true, because control plane machines can run in any failure domain.
 	// +optional
 	ControlPlane *bool `json:"controlPlane,omitempty"`
 }

@@ -88,7 +88,7 @@ const (
 	ProviderIDPrefix = "drover://"
 	// FinalizerHost prevents the removal of a deleted DroverMachine until its Host has been cleaned and released.
 	FinalizerHost = Group + "/host"
-	// AnnotationUpdateAttempt on a DroverMachine starts another attempt of a failed in-place update each time its value
+	// AnnotationUpdateAttempt on a DroverMachine starts another attempt at a failed in-place update each time its value
 	// changes.
 	AnnotationUpdateAttempt = Group + "/update-attempt"
 	// KubeconfigSecretSuffix is appended to the name of the Cluster to form the name of the kubeconfig Secret that Cluster

@@ -89,8 +89,8 @@ type InPlaceUpdate struct {
 }
 
 // Installer is a script that runs as root on the machine. The environment variable KUBERNETES_VERSION contains the
-// version to install, for example v1.36.3. If the script fails, it is run again, up to five times in total. It must not
-// start any service.
+// version to install, for example v1.36.3. If the script fails, it is run again, up to five times in total. The script
+// must not start any service.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.path) != has(self.url)",message="set exactly one of path and url"
 // +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 requires url"
@@ -269,7 +269,7 @@ type DroverMachineStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	Addresses []MachineAddress `json:"addresses,omitempty"`
 
-	// failureDomain is the value of the Host's label that spec.failureDomainLabel of the DroverCluster names.
+	// failureDomain is the value of the Host's label whose key is the DroverCluster's spec.failureDomainLabel.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256

@@ -11,12 +11,12 @@ import (
 // Etcd configures when etcd snapshots are taken and where they are stored. The distribution takes the snapshots.
 type Etcd struct {
 	// schedule is the cron schedule for snapshots: either five fields, such as "0 */12 * * *", or a shorthand such as
-	// @daily. It defaults to the distribution's own schedule.
+	// @daily. The default is the distribution's own schedule.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`
 	Schedule string `json:"schedule,omitempty"`
-	// retention is the number of scheduled snapshots that each server keeps. It defaults to the distribution's own
+	// retention is the number of scheduled snapshots that each server keeps. The default is the distribution's own
 	// retention.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
@@ -41,7 +41,7 @@ const (
 
 // EtcdS3 is a bucket in an S3-compatible store.
 type EtcdS3 struct {
-	// endpoint is the host name of the store, followed by ":" and the port if the port is not 443. It defaults to the
+	// endpoint is the host name of the store, followed by ":" and the port if the port is not 443. The default is the
 	// AWS endpoint.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
@@ -58,8 +58,8 @@ type EtcdS3 struct {
 	// +kubebuilder:validation:Pattern=`^[-a-z0-9]+$`
 	Region string `json:"region,omitempty"`
 	// bucketLookup defines how requests address the bucket: DNS means <bucket>.<endpoint>, which some stores require,
-	// and Path means <endpoint>/<bucket>. It defaults to DNS for AWS and other stores that are known to require DNS,
-	// and to Path otherwise.
+	// and Path means <endpoint>/<bucket>. The default is DNS for AWS and other stores that are known to require DNS,
+	// and Path otherwise.
 	// +optional
 	BucketLookup BucketLookup `json:"bucketLookup,omitempty"`
 	// folder is the folder in the bucket in which the snapshots are stored. By default they are stored at the top level
@@ -96,8 +96,8 @@ type EtcdS3Object struct {
 	// +kubebuilder:validation:Pattern=`^[-a-z0-9]+$`
 	Region string `json:"region,omitempty"`
 	// bucketLookup defines how requests address the bucket: DNS means <bucket>.<endpoint>, which some stores require,
-	// and Path means <endpoint>/<bucket>. It defaults to DNS for AWS and other stores that are known to require DNS,
-	// and to Path otherwise.
+	// and Path means <endpoint>/<bucket>. The default is DNS for AWS and other stores that are known to require DNS,
+	// and Path otherwise.
 	// +optional
 	BucketLookup BucketLookup `json:"bucketLookup,omitempty"`
 	// key is the key of the object.

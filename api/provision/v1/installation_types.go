@@ -79,15 +79,16 @@ type ClusterInstallationSpec struct {
 	// distribution is the Kubernetes distribution: k3s or rke2. It cannot be changed.
 	Distribution Distribution `json:"distribution"`
 
-	// version is the release to install on all hosts, for example "v1.35.3+k3s1". A change updates the servers one at a
-	// time and then the workers. The new version must be another patch release of the same Kubernetes minor version, or
-	// a release of the next minor version. A running host is never downgraded to an older minor version.
+	// version is the release to install on all hosts, for example "v1.35.3+k3s1". When the version changes, the servers
+	// are updated one at a time, and then the workers. The new version must be another patch release of the same
+	// Kubernetes minor version, or a release of the next minor version. A running host is never downgraded to an older
+	// minor version.
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^v[0-9]+[.][0-9]+[.][0-9]+[+](k3s|rke2r)[0-9]+$`
 	Version string `json:"version"`
 
-	// config is the distribution's configuration for all hosts, with the keys of its config.yaml. Keys that Drover
-	// manages are rejected: server, token, agent-token, cluster-init, node-name, data-dir, cluster-reset and the
+	// config is the distribution's configuration for all hosts, using the same keys as its config.yaml. Keys that
+	// Drover manages are rejected: server, token, agent-token, cluster-init, node-name, data-dir, cluster-reset and the
 	// options that assign roles. After a change, the hosts are restarted one after another.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
@@ -95,7 +96,7 @@ type ClusterInstallationSpec struct {
 	Config *runtime.RawExtension `json:"config,omitempty"`
 
 	// serverConfig is merged into config on servers, which are the hosts with the role etcd or control-plane. Use this
-	// field for options that only servers accept. A k3s worker does not start with such an option.
+	// field for options that only servers accept, because a k3s worker does not start with a server option.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
@@ -109,14 +110,14 @@ type ClusterInstallationSpec struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	RegistriesSecretName string `json:"registriesSecretName,omitempty"`
 
-	// dataDir is the data directory of the distribution. It cannot be changed. It defaults to the distribution's own
+	// dataDir is the data directory of the distribution. It cannot be changed. The default is the distribution's own
 	// directory.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/[-A-Za-z0-9._/]*$`
 	DataDir string `json:"dataDir,omitempty"`
 
-	// installer is the script that installs the distribution on a host. It defaults to the script from get.k3s.io or
+	// installer is the script that installs the distribution on a host. The default is the script from get.k3s.io or
 	// get.rke2.io.
 	// +optional
 	Installer Installer `json:"installer,omitempty,omitzero"`
@@ -129,8 +130,8 @@ type ClusterInstallationSpec struct {
 	// +listMapKey=name
 	Pools []HostPool `json:"pools"`
 
-	// maxUnavailable is the maximum number of workers that are changed at the same time. Servers are always changed one at
-	// a time. It defaults to 1.
+	// maxUnavailable is the maximum number of workers that are changed at the same time. Servers are always changed one
+	// at a time. The default is 1.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
@@ -138,7 +139,7 @@ type ClusterInstallationSpec struct {
 	MaxUnavailable int32 `json:"maxUnavailable,omitempty"`
 
 	// certificateRotation is a counter. Whenever it is increased, the servers renew the control plane certificates, one
-	// server at a time. It defaults to 0.
+	// server at a time. The default is 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	CertificateRotation int64 `json:"certificateRotation,omitempty"`
@@ -149,7 +150,7 @@ type ClusterInstallationSpec struct {
 
 	// encryptionKeyRotation is a counter. Whenever it is increased, one server rotates the keys that encrypt Secrets.
 	// The servers are then restarted one at a time. With k3s, serverConfig must contain {secrets-encryption: true} from
-	// the start. RKE2 always encrypts Secrets. It defaults to 0.
+	// the start. RKE2 always encrypts Secrets. encryptionKeyRotation defaults to 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	EncryptionKeyRotation int64 `json:"encryptionKeyRotation,omitempty"`
@@ -235,7 +236,7 @@ type ClusterInstallationStatus struct {
 	// +optional
 	Ready int32 `json:"ready,omitempty"`
 
-	// waiting lists the hosts that are not ready, and says why. At most 16 are listed.
+	// waiting lists the hosts that are not ready, and the reasons. At most 16 are listed.
 	// +optional
 	// +listType=map
 	// +listMapKey=host

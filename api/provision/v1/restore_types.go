@@ -160,7 +160,7 @@ type EtcdRestoreStatus struct {
 }
 
 // Reasons of an EtcdRestore's Ready condition, in addition to Pending, Waiting, Succeeded and Failed, which other kinds
-// use, too.
+// also use.
 const (
 	// ReasonSourceInvalid means that the snapshot does not exist or cannot be restored. The message says why. The
 	// object becomes Stalled.
@@ -178,5 +178,5 @@ const (
 	ReasonCanceled = "Canceled"
 )
 
-// FinalizerRestore prevents the removal of a deleted EtcdRestore of a DroverCluster until the restore has ended.
+// FinalizerRestore prevents the removal of a deleted EtcdRestore of a DroverCluster until the restore has finished.
 const FinalizerRestore = "provision.cluster.drover.dev/restore"

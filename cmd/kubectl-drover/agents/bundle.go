@@ -214,5 +214,6 @@ func isFieldName(key string) bool {
 	return key != "" && len(key) <= maxField
 }
 
-// maxField is the maximum length of a field name in a bundle. The longest field name in Drover's kinds has 29 letters.
+// maxField is the maximum length of a field name in a bundle. The longest field name in Drover's kinds is 29 letters
+// long.
 const maxField = 32

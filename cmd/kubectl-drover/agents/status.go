@@ -19,12 +19,13 @@ import (
 type hubStatus struct {
 	Hub          hubState      `json:"hub"`
 	Leader       leaderState   `json:"leader"`
-	Agents       *agentCounts  `json:"agents"` // nil if the user may not read Clusters
+	Agents       *agentCounts  `json:"agents"` // nil if the user is not allowed to read Clusters
 	Certificates []certificate `json:"certificates"`
 	Providers    []provider    `json:"signInProviders"`
 	// Approvals lists the Clusters and Hosts that do not change until an administrator confirms a restore.
 	Approvals []string `json:"pendingApprovals"`
-	// Problems lists the conditions that require action. Unread lists the parts of the hub that the user may not read.
+	// Problems lists the conditions that require action. Unread lists the parts of the hub that the user is not allowed
+	// to read.
 	Problems []string `json:"problems"`
 	Unread   []string `json:"unread,omitempty"`
 }

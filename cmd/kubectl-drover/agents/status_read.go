@@ -50,7 +50,7 @@ type statusReader struct {
 	ca        []byte
 	now       time.Time // the time on the hub's clock
 	status    hubStatus
-	// refused lists the parts of the state that the user may not read.
+	// refused lists the parts of the state that the user is not allowed to read.
 	refused map[string]bool
 }
 
@@ -61,7 +61,7 @@ const (
 	agentsPart = "Clusters"
 )
 
-// unsure returns an error if the user may not read a part of the state that is needed to rule out problems.
+// unsure returns an error if the user is not allowed to read a part of the state that is needed to rule out problems.
 func (r *statusReader) unsure() error {
 	var all []error
 	if r.refused[leaderPart] {
@@ -73,7 +73,7 @@ func (r *statusReader) unsure() error {
 	return errors.Join(all...)
 }
 
-// read gathers the whole state. If the user may not read one part, read still gathers the others.
+// read gathers the whole state. If the user is not allowed to read one part, read still gathers the others.
 func (r *statusReader) read(ctx context.Context) error {
 	s := &r.status
 	s.Certificates, s.Providers, s.Approvals, s.Problems = []certificate{}, []provider{}, []string{}, []string{}
@@ -210,7 +210,8 @@ func leaderOf(lease *coordinationv1.Lease, now time.Time) leaderState {
 	return l
 }
 
-// clusters counts the agents of all workspaces, or only of the selected workspace if the user may not read the others.
+// clusters counts the agents of all workspaces, or only of the selected workspace if the user is not allowed to read
+// the others.
 func (r *statusReader) clusters(ctx context.Context) error {
 	var all v1.ClusterList
 	err := r.List(ctx, &all)

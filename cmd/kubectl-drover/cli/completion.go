@@ -109,8 +109,8 @@ func (o *Options) CompleteAnywhere(kind string) cobra.CompletionFunc {
 	}
 }
 
-// CompleteWorkspaces completes the namespaces on the hub. If the user may not list them, it uses the namespaces in the
-// kubeconfig.
+// CompleteWorkspaces completes the namespaces on the hub. If the user is not allowed to list them, it uses the
+// namespaces in the kubeconfig.
 func (o *Options) CompleteWorkspaces(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 	found := o.names(c.Context(), corev1.SchemeGroupVersion.WithKind("NamespaceList"))
 	if raw, err := o.Kubeconfig().RawConfig(); err == nil && len(found) == 0 {

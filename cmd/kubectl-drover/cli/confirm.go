@@ -41,7 +41,7 @@ func ask(ctx context.Context, in io.Reader, out io.Writer, question string) erro
 	fmt.Fprintf(out, "%s? [y/N] ", Plain(question))
 	line, err := "", error(nil)
 	read := make(chan struct{})
-	go func() { // ends with the program if the user interrupts it
+	go func() { // canceled when the user interrupts the program
 		defer close(read)
 		line, err = bufio.NewReader(io.LimitReader(in, maxAnswer)).ReadString('\n')
 	}()

@@ -123,7 +123,7 @@ func wayTo(raw clientcmdapi.Config, hub, current, workspace, cluster string) (co
 	return exact[0], first + path, nil
 }
 
-// ThroughHub reports whether a server URL points to this member's path on the hub whose proxy has the address base.
+// ThroughHub reports whether a server URL points to the member's path on the hub whose proxy has the address base.
 func ThroughHub(server, base, workspace, cluster string) bool {
 	return base != "" && strings.TrimRight(server, "/") == base+MemberPath(workspace, cluster)
 }

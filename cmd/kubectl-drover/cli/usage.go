@@ -48,7 +48,7 @@ func suggest(c *cobra.Command) {
 			c.CommandPath())
 	}
 	c.SuggestionsMinimumDistance = suggestedDistance
-	if !c.Runnable() { // cobra does not check the arguments of such a command
+	if !c.Runnable() { // cobra does not check the arguments of a command that is not runnable
 		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	}
 }

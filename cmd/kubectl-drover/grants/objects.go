@@ -17,7 +17,7 @@ import (
 )
 
 // check returns an error if a role, a Cluster or a Project does not exist. The hub would accept a binding that refers
-// to a missing object, but the binding would grant nothing. check skips objects that the user may not read.
+// to a missing object, but the binding would grant nothing. check skips objects that the user is not allowed to read.
 func (o *options) check(ctx context.Context, h *cli.Hub) error {
 	wanted := v1.ContextCluster
 	targets := map[string]client.Object{}

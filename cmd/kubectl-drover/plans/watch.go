@@ -66,7 +66,7 @@ const (
 )
 
 // watchPlan shows a plan until it is complete. It returns ErrDenied if the plan is stalled. After the hub has responded
-// once, watchPlan tolerates outages of the hub of up to CommandLimit.
+// once, watchPlan tolerates hub outages of up to CommandLimit.
 func watchPlan(ctx context.Context, h *cli.Hub, name string, show *display) error {
 	var answered time.Time
 	for {

@@ -53,7 +53,7 @@ type Objects struct {
 	// Secrets are the Secrets that Rancher copies to projects. They contain no values unless the user requested the
 	// values.
 	Secrets []corev1.Secret
-	// SecretsForbidden is true if the caller may not list Secrets.
+	// SecretsForbidden is true if the caller is not allowed to list Secrets.
 	SecretsForbidden bool
 	// Unread lists the kinds that could not be read completely.
 	Unread []Unread

@@ -63,7 +63,7 @@ func (c *conversion) secrets() {
 }
 
 // ownersOf returns the projects that Rancher copies a Secret to. Old projects with the same name in two clusters share
-// a namespace. In that case, the Secret may not show which of the projects it belongs to.
+// a namespace. In that case, the Secret might not show which of the projects it belongs to.
 func (c *conversion) ownersOf(s corev1.Secret) []project {
 	var owners []project
 	for _, p := range c.inside {

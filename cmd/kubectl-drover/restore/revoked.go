@@ -176,8 +176,8 @@ func repeatRevocations(ctx context.Context, h *cli.Hub, out io.Writer, log *audi
 	return errors.Join(append(errs, err)...)
 }
 
-// lacks returns the reason why the log may not contain all revocations since the backup, or nil if the log contains all
-// of them.
+// lacks returns the reason why the log might not contain all revocations since the backup, or nil if the log contains
+// all of them.
 func (l *auditLog) lacks(backup time.Time) error {
 	switch {
 	case l.first.IsZero():

@@ -147,7 +147,7 @@ func (f findings) unlabelled() string {
 	return ""
 }
 
-// outcome returns the member's answer, which takes precedence over the hub's. The hub's objects may not have been
+// outcome returns the member's answer, which takes precedence over the hub's. The hub's objects might not have been
 // delivered to the member yet, and the member may grant more than the hub.
 func (f findings) outcome() string {
 	switch {
@@ -250,7 +250,7 @@ func (f findings) mayUseProxy() bool {
 	return false
 }
 
-// refusals describes the objects in the member that the caller may not read.
+// refusals describes the objects in the member that the caller is not allowed to read.
 func (f findings) refusals() []string {
 	var remarks []string
 	told := map[string]bool{}

@@ -94,8 +94,8 @@ func missingRights(h *cli.Hub, resources []string) []string {
 	return rights
 }
 
-// find stores the given Clusters in g. It also stores the Cluster that the question is about. If the caller may not
-// list Clusters, find reads that Cluster by name.
+// find stores the given Clusters in g. It also stores the Cluster that the question is about. If the caller is not
+// allowed to list Clusters, find reads that Cluster by name.
 func find(ctx context.Context, h *cli.Hub, cluster string, list []v1.Cluster, g *gathered) error {
 	for i := range list {
 		g.Clusters[list[i].Name] = list[i].Labels

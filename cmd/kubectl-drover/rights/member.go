@@ -113,8 +113,8 @@ func (m *memberClient) projectOf(ctx context.Context, namespace string) (string,
 	return found.Labels[v1.LabelProject], nil
 }
 
-// review asks the member's API server whether the action is allowed. Callers who may not review other users' rights can
-// still review their own rights.
+// review asks the member's API server whether the action is allowed. Callers who are not allowed to review other users'
+// rights can still review their own rights.
 func (m *memberClient) review(ctx context.Context, who principal, what access.Action) (authorizationv1.SubjectAccessReviewStatus, error) {
 	user, groups := who.userAndGroups()
 	spec := authorizationv1.SubjectAccessReviewSpec{User: user, Groups: groups}

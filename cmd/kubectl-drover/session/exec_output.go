@@ -40,7 +40,7 @@ type lines struct {
 	pending []byte
 }
 
-// Write never returns an error, because a failure to print the output must not end the command.
+// Write never returns an error, because a failure to print the output must not make the command fail.
 func (l *lines) Write(text []byte) (int, error) {
 	l.pending = append(l.pending, text...)
 	for {

@@ -143,7 +143,7 @@ func createUser(ctx context.Context, h *cli.Hub, a account) (string, error) {
 
 // checkClusterRole returns an error if the hub has no ClusterRole with the given name. The hub would accept a binding
 // to a missing role, but the binding would grant nothing. checkClusterRole does nothing if the name is empty or the
-// caller may not read ClusterRoles.
+// caller is not allowed to read ClusterRoles.
 func checkClusterRole(ctx context.Context, h *cli.Hub, name string) error {
 	if err := rbacv1.AddToScheme(h.Scheme()); err != nil || name == "" {
 		return err

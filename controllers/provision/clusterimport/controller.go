@@ -167,7 +167,7 @@ func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*in
 	if !agreed(in) {
 		return in, nil
 	}
-	for _, reader := range []client.Reader{r.Client, r.Live} { // the cache may not contain a very recent join yet
+	for _, reader := range []client.Reader{r.Client, r.Live} { // the cache might not contain a very recent join yet
 		agent := &corev1.Secret{}
 		if err := reader.Get(ctx, registration.AgentSecret(name), agent); err == nil {
 			in.joined = registration.Ours(agent, name.Name, v1.SecretKindAgent)

@@ -114,7 +114,7 @@ func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring
 		if !progress.SnapshotEnded(o.Status.Phase) {
 			return t
 		}
-		if at := scheduledFor(o); !at.After(now) { // a time in the future comes from a wrong clock
+		if at := scheduledFor(o); !at.After(now) { // a time in the future means that a clock is wrong
 			last = at
 		}
 	}

@@ -42,7 +42,7 @@ const Kind = "ClusterInstallation"
 // Secrets are not watched.
 const lookAgain = 5 * time.Minute
 
-// soon is the delay before an installation is checked again after a write that the cache may not contain yet.
+// soon is the delay before an installation is checked again after a write that the cache might not contain yet.
 const soon = time.Second
 
 // lostTime is how long a one-time task, such as a snapshot, waits for a disconnected Host before the controller gives
@@ -270,7 +270,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 // releaseFormer releases Hosts that a former installation with this name took. They were disconnected when that
 // installation was deleted.
 func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedName) error {
-	present := &provisionv1.ClusterInstallation{} // the cache may not contain a new installation yet
+	present := &provisionv1.ClusterInstallation{} // the cache might not contain a new installation yet
 	if err := r.Live.Get(ctx, name, present); !apierrors.IsNotFound(err) {
 		return err
 	}

@@ -186,7 +186,7 @@ func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedNa
 		if ref == nil || ref.Kind != Kind || ref.APIVersion != infrav1.GroupVersion.String() || ref.Name != name.Name || ref.UID == uid {
 			continue
 		}
-		present := &infrav1.DroverMachine{} // the cache may not contain a new machine yet
+		present := &infrav1.DroverMachine{} // the cache might not contain a new machine yet
 		if err := r.Live.Get(ctx, name, present); client.IgnoreNotFound(err) != nil || err == nil && present.UID == ref.UID {
 			errs = append(errs, client.IgnoreNotFound(err))
 			continue

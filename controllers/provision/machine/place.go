@@ -124,7 +124,7 @@ func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, status.Re
 	if err := r.Client.List(ctx, all, client.InNamespace(in.machine.Namespace)); err != nil {
 		return nil, status.Readiness{}, err
 	}
-	// The cache may not show yet which Host the previous machine took.
+	// The cache might not show yet which Host the previous machine took.
 	if err := r.Live.List(ctx, others, client.InNamespace(in.machine.Namespace)); err != nil {
 		return nil, status.Readiness{}, err
 	}

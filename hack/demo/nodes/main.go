@@ -3,7 +3,7 @@
 
 // Command nodes simulates the nodes of the demo's member.
 //
-// The pods of Plans are shown as running and as ended, but run nothing.
+// The pods of Plans are shown as running and then as completed, but run nothing.
 package main
 
 import (

@@ -69,7 +69,8 @@ func New[V any]() *Cache[V] {
 }
 
 // Get returns the result for key, either from memory or by calling ask. Errors are never cached. The context that is
-// passed to ask does not end with ctx, because other callers may wait for the same result. It ends after ten seconds.
+// passed to ask does not end with ctx, because other callers may wait for the same result. That context expires after
+// ten seconds.
 //
 // The capacity for concurrent questions is divided fairly among the askers, so that an asker with many questions cannot
 // starve the others. An asker with too many questions at once gets a *limit.FullError.

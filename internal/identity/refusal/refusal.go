@@ -27,8 +27,8 @@ const (
 	ReasonHeaderTooLarge metav1.StatusReason = "RequestHeaderFieldsTooLarge"
 )
 
-// Error is the reason why a request is rejected. It has a message for the caller, and a cause that is only logged. It
-// implements apierrors.APIStatus, so that apierrors.IsForbidden and similar functions match it.
+// Error is the reason why a request is rejected. It contains a message for the caller, and a cause that is only logged.
+// It implements apierrors.APIStatus, so that apierrors.IsForbidden and similar functions match it.
 type Error struct {
 	code    int
 	reason  metav1.StatusReason

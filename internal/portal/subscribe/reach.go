@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/portal/catalog"
 )
 
-// resourceClusters is the only resource whose objects are partly visible to users who may not watch it.
+// resourceClusters is the only resource whose objects are partly visible to users who is not allowed to watch it.
 const resourceClusters = "clusters"
 
 // reach describes which Clusters a user can reach through the hub. Some fields of these Clusters are visible to the
@@ -115,7 +115,7 @@ func (st *stream) view(ctx context.Context, k *watched, o object) view {
 		return viewPart
 	}
 	if !k.feed.current(o) {
-		// A message about the current Cluster with this name follows. The user may not have been able to reach the
+		// A message about the current Cluster with this name follows. The user might not have been able to reach the
 		// previous Cluster.
 		return viewNothing
 	}
@@ -148,8 +148,8 @@ func (r reach) seen(st *stream, k *watched, seen map[string][]string) {
 	slices.Sort(seen[bound])
 }
 
-// part contains the fields of a Cluster that are sent to a user who can reach the Cluster but may not watch it. It has
-// the same structure as a Cluster, and contains the same fields as the catalog's list.
+// part contains the fields of a Cluster that are sent to a user who can reach the Cluster but is not allowed to watch
+// it. It has the same structure as a Cluster, and contains the same fields as the catalog's list.
 type part struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        nameAndUID `json:"metadata"`

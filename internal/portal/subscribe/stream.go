@@ -82,9 +82,9 @@ func (st *stream) begin(ctx context.Context) {
 	st.certain = time.Now()
 }
 
-// reached reports whether the hub has reached a resource version. A hub that was restored from an older backup may not
-// have reached that version. In that case, new changes with smaller versions would be mistaken for changes that were
-// already sent.
+// reached reports whether the hub has reached a resource version. A hub that was restored from an older backup might
+// not have reached that version. In that case, new changes with smaller versions would be mistaken for changes that
+// were already sent.
 func (st *stream) reached(ctx context.Context, k *watched, version uint64) bool {
 	if version <= k.feed.newest() {
 		return true

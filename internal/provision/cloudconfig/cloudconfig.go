@@ -29,8 +29,8 @@ const maxContent = 1 << 20
 // maxVariables is the maximum number of variables in a template. The kubeadm provider uses two variables.
 const maxVariables = 256
 
-// bounds returns the limits on bootstrap data. kubeadm's data has a size of about 30 KiB without the user's files. Even
-// with 250 files, the data contains fewer values than the limit allows.
+// bounds returns the limits on bootstrap data. kubeadm's own data, without the user's files, is about 30 KiB in size.
+// Even with 250 files, the data contains fewer values than the limit allows.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 768 << 10, Nodes: 4096, Depth: 8} }
 
 // written returns the limits on bootstrap data that has been converted to JSON. In JSON, a line break takes two bytes
@@ -244,7 +244,7 @@ func owner(text string) (uid, gid int, err error) {
 	return uid, gid, err
 }
 
-// decode decodes the content of a file. It returns an error if the content has more than room bytes.
+// decode decodes the content of a file. It returns an error if the content is longer than room bytes.
 func decode(content, encoding string, room int) ([]byte, error) {
 	tooMuch := fmt.Errorf("the files have more than %d bytes", maxContent)
 	var out []byte

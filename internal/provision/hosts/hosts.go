@@ -63,7 +63,7 @@ type Hub struct {
 	// is nil, every status is considered current.
 	NotCurrent func(context.Context, *v1.Host) (string, error)
 	// Finalizer is a finalizer for taken Hosts. With a finalizer, a taken Host that is being deleted is not cleaned
-	// before Release is called. If Finalizer is empty, no finalizer is set.
+	// until Release is called. If Finalizer is empty, no finalizer is set.
 	Finalizer string
 }
 

@@ -107,7 +107,7 @@ func (d *decision) mayChange(m *member, now *turns) (why string) {
 		return fmt.Sprintf("server %s: this change has broken it, and no other server is changed before that is repaired, "+
 			"or the spec is changed back", d.broken(m))
 	case m.is(provisionv1.RoleControlPlane) && d.out.stuck:
-		return "" // briefly losing the quorum is better than having no server that can remove dead members
+		return "" // briefly losing quorum is better than having no server that can remove dead members
 	case m.is(provisionv1.RoleEtcd) && !d.canSpareOne():
 		return "the other servers with etcd to be up: without it etcd would have no quorum"
 	case m.server():

@@ -7,9 +7,9 @@
 // The package has no side effects. The caller first stores the decisions that must not be made twice. Then it takes and
 // releases Hosts, and writes their instructions. After that, it calls Decide again.
 //
-// Decide lists all steps of a decision. Each step has a file: restore, begin, leave, task, change and join. The roster
-// determines which hosts are in the cluster and whether they are healthy. It does not change anything. The writer
-// creates the instructions for a host.
+// Decide lists all steps of a decision. Each step is in its own file: restore, begin, leave, task, change and join. The
+// roster determines which hosts are in the cluster and whether they are healthy. It does not change anything. The
+// writer creates the instructions for a host.
 package k3s
 
 import (

@@ -50,7 +50,7 @@ func (r *roster) etcd() (members, work int) {
 func quorum(members int) int { return members/2 + 1 }
 
 // canSpareOne reports whether an etcd member may be restarted. With three or more members, etcd must keep its quorum.
-// With one or two members, a restart always loses the quorum, so all members must be working first.
+// With one or two members, a restart always loses quorum, so all members must be working first.
 func (r *roster) canSpareOne() bool {
 	members, work := r.etcd()
 	if members <= 2 {

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// Restore is an EtcdRestore. It may have ended.
+// Restore is an EtcdRestore. It may already have ended.
 type Restore struct {
 	// ID is unique to the restore, and Name is its name for users.
 	ID   string `json:"id"`

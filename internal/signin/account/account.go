@@ -147,7 +147,7 @@ func (a *Accounts) Claim(p *v1.AuthProvider, u connector.User) (Claims, error) {
 	return claims, nil
 }
 
-// Admit returns a refusal if, according to the cache, a principal may not act.
+// Admit returns a refusal if, according to the cache, a principal is not allowed to act.
 func (a *Accounts) Admit(ctx context.Context, id identity.Identity) error {
 	provider, name, _ := strings.Cut(id.User, ":")
 	var err error

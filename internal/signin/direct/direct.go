@@ -29,8 +29,8 @@ type Options struct {
 	// Path is the part between the issuer URL and <namespace>/<name> in the audience of a token for direct access. The
 	// audience is the cluster's URL on the hub.
 	Path string
-	// Lifetime returns the lifetime of a user's token for direct access to a cluster. It returns 0 if the user may not
-	// reach the cluster or the cluster has no direct access.
+	// Lifetime returns the lifetime of a user's token for direct access to a cluster. It returns 0 if the user is not
+	// allowed to reach the cluster or the cluster has no direct access.
 	Lifetime func(context.Context, identity.Identity, types.NamespacedName) (time.Duration, error)
 }
 

@@ -112,7 +112,7 @@ func (s *Server) giveDirect(
 		}
 	}
 	of, err := s.Sessions.Cached(ctx, t.Session)
-	if apierrors.IsNotFound(err) { // the cache may not contain the session yet
+	if apierrors.IsNotFound(err) { // the cache might not contain the session yet
 		of, err = s.Sessions.Live(ctx, t.Session)
 	}
 	if client.IgnoreNotFound(err) != nil {

@@ -39,8 +39,8 @@ func (v reviewer) review(ctx context.Context, of session.Session, provider bool)
 	return v.accounts.Standing(ctx, v.accounts.Live, of.Claims())
 }
 
-// reviewLocal reviews the session of a local User. If the cache says that the user may not sign in, reviewLocal checks
-// the API server too, because the cache may be out of date.
+// reviewLocal reviews the session of a local User. If the cache says that the user is not allowed to sign in,
+// reviewLocal checks the API server too, because the cache may be out of date.
 func (v reviewer) reviewLocal(ctx context.Context, of session.Session) error {
 	inCacheOrLive := func(check func(client.Reader) error) error {
 		err := check(v.accounts.Cache)

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// objectGUID is the attribute that identifies an entry in Active Directory. Its value has 16 bytes, and the first three
-// fields of the GUID are little-endian.
+// objectGUID is the attribute that identifies an entry in Active Directory. Its value is 16 bytes long, and the first
+// three fields of the GUID are little-endian.
 const objectGUID = "objectGUID"
 
 var (

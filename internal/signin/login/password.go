@@ -95,7 +95,7 @@ func (p *Pages) checkPassword(ctx context.Context, a attempt) outcome {
 	return outcome{claims: claims, browser: known}
 }
 
-// verify reports whether a password matches a hash. It takes as long for a user who does not exist.
+// verify reports whether a password matches a hash. It takes just as long for a user who does not exist.
 func (p passwords) verify(ctx context.Context, try attempts.Attempt, hash, secret string) (bool, error) {
 	gate, requester := p.strangers, limit.Requester{User: try.Source}
 	if try.Device != "" {
@@ -197,8 +197,8 @@ type upstreams struct {
 	failed attempts.Rates // failed logins with providers
 }
 
-// newUpstreams returns limits on concurrent queries to providers. One address may use only a few of the queries, and
-// one provider may not use all of them.
+// newUpstreams returns limits on concurrent queries to providers. One address can use only a few of the queries, and no
+// provider can use all of them.
 func newUpstreams() upstreams {
 	bounds := limit.Bounds{User: 8, Member: 16, All: 32, Queue: 64, QueueUser: 8, Wait: hashWait}
 	return upstreams{limit.NewGate(bounds, limit.Observer{}), attempts.NewRates(failuresPerSecond, failuresAtOnce)}

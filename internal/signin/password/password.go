@@ -44,8 +44,8 @@ const (
 // ErrHash means that a stored hash is malformed or exceeds the limits of this package.
 var ErrHash = errors.New("the hash is not of the form $argon2id$v=19$m=…,t=…,p=…$<salt>$<hash> within the bounds")
 
-// Random returns a new password with 130 bits of entropy. It has 26 characters. Letters and digits that look alike are
-// not used.
+// Random returns a new password with 130 bits of entropy. It is 26 characters long. Letters and digits that look alike
+// are not used.
 func Random() string { return strings.ToLower(rand.Text()) }
 
 // Hash returns the hash of a password in the form that is stored.

@@ -170,7 +170,7 @@ func (s *Server) Identify(r *http.Request, raw string) (identity.Identity, error
 	return id, nil
 }
 
-// secretOf returns a token's Secret. If another replica has just created the token, the cache of this replica may not
+// secretOf returns a token's Secret. If another replica has just created the token, the cache of this replica might not
 // contain the Secret yet. In that case, secretOf reads from the API server, but only if the ID proves that the hub
 // created the token.
 func (s *Server) secretOf(ctx context.Context, given Token) (*corev1.Secret, error) {
@@ -200,7 +200,7 @@ func (s *Server) noteUse(t stored) {
 		return
 	}
 	at, known := s.uses.Get(t.id)
-	if known && now.Sub(at.(time.Time)) < session.Settle { // the write may not be in the cache yet; only times are added
+	if known && now.Sub(at.(time.Time)) < session.Settle { // the cache may lag behind; only times are added
 		return
 	}
 	if !s.rate.AllowN(now, 1) {

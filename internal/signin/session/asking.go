@@ -37,8 +37,8 @@ func (s *Store) ClaimAsking(ctx context.Context, session Session) error {
 	return nil
 }
 
-// EndAsking lets other replicas query the provider after the provider has failed to respond. If the write fails, the
-// other replicas have to wait for askedFor.
+// EndAsking lets other replicas query the provider after the provider has failed to respond. If the session cannot be
+// written, the other replicas have to wait for askedFor.
 func (s *Store) EndAsking(ctx context.Context, session Session) {
 	delete(session.Data, KeyAsking)
 	if err := s.client.Update(ctx, session.Secret); err != nil {
