@@ -48,7 +48,7 @@ func (r ref) String() string {
 	return r.kind + " " + r.namespace + "/" + r.name
 }
 
-// refOf returns the ref of an object, or an error if the agent cannot deliver the object.
+// refOf returns a reference to an object, or an error if the agent cannot deliver the object.
 func (c catalogue) refOf(o *unstructured.Unstructured) (ref, error) {
 	r := ref{kind: o.GetKind(), namespace: o.GetNamespace(), name: o.GetName()}
 	k, known := c[r.kind]

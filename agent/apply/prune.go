@@ -12,7 +12,7 @@ import (
 )
 
 // prune removes objects that carry the set's label but are no longer in the set. It does not delete Namespaces, but
-// removes our fields from them. It skips objects in a terminating namespace, because Kubernetes deletes these
+// removes the agent's fields from them. It skips objects in a terminating namespace, because Kubernetes deletes these
 // objects together with the namespace.
 func (p *pass) prune(ctx context.Context) {
 	for _, r := range p.unclaim(p.set, p.wanted) {

@@ -44,8 +44,8 @@ func (l *leadership) releaseOrphans(ctx context.Context) {
 	}
 }
 
-// releaseNamespace removes our fields from a namespace, unless a set needs the namespace. A temporary claim prevents
-// sets from claiming the namespace in the meantime.
+// releaseNamespace removes the agent's fields from a namespace, unless a set needs the namespace. A temporary claim
+// prevents sets from claiming the namespace in the meantime.
 func (l *leadership) releaseNamespace(ctx context.Context, id string, r ref) error {
 	guard := &localSet{id: orphans, claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
 	if _, free := l.claim(r, guard); !free {

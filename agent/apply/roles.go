@@ -147,8 +147,8 @@ func (s roleState) whyNotBound(role string, passes int) (phase protocol.SetPhase
 			"RoleTemplate on the hub", role), !s.brought
 }
 
-// bindable returns the items without the bindings whose roles must not be bound. It reports these bindings, and
-// removes them from the member if necessary.
+// bindable returns the items, except bindings whose roles must not be bound. It reports these bindings, and removes
+// them from the member if necessary.
 func (p *pass) bindable(ctx context.Context, items []item) []item {
 	known := map[string]roleState{}
 	return slices.DeleteFunc(slices.Clone(items), func(it item) bool {

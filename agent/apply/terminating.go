@@ -19,7 +19,7 @@ import (
 const deletionPatience = time.Minute
 
 // reportTerminating reports the namespaces in the set that are being deleted. No objects are applied in these
-// namespaces. Once the namespace is gone, the agent creates it again.
+// namespaces. Once a namespace is gone, the agent creates it again.
 func (p *pass) reportTerminating(ctx context.Context, namespaces []item) {
 	for _, it := range namespaces {
 		if !p.cache.deleting(it.ref.name) || p.failed(it.ref) {

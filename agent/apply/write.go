@@ -235,8 +235,8 @@ func (p *pass) create(ctx context.Context, it item) (*metav1.PartialObjectMetada
 	return p.send(ctx, it.ref, false, body)
 }
 
-// update applies an object that belongs to us. It changes only the object with the given UID, and never another object
-// with the same name.
+// update applies an object that belongs to the agent. It changes only the object with the given UID, and never another
+// object with the same name.
 func (p *pass) update(ctx context.Context, it item, uid types.UID) (*metav1.PartialObjectMetadata, error) {
 	body, err := it.bodyWith("uid", string(uid))
 	if err != nil {
@@ -261,8 +261,8 @@ func replaced(err error) bool {
 			func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
-// inspect returns the UID of an object that belongs to us, or "" if it does not exist. If the object belongs to another
-// owner, the error names the owner.
+// inspect returns the UID of an object that belongs to the agent, or "" if it does not exist. If the object belongs to
+// another owner, the error names the owner.
 func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, error) {
 	meta, err := p.options.Objects.Meta(ctx, p.catalogue.path(r))
 	if notFound(err) {
@@ -274,7 +274,7 @@ func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, err
 	switch now := readObject(r, &meta.ObjectMeta); {
 	case now.set == p.set.label && meta.Labels[v1.LabelManagedBy] == v1.ManagedBy:
 		return now.uid, nil
-	// The labels were removed, but the UID shows that this is our object. Managed fields would not prove this,
+	// The labels were removed, but the UID shows that this is the agent's object. Managed fields would not prove this,
 	// because any client can write them.
 	case now.set == "" && last.uid != "" && last.uid == now.uid:
 		return now.uid, nil
@@ -309,8 +309,8 @@ func immutable(err error) bool {
 	return strings.Contains(text, "immutable") || strings.Contains(text, "cannot change roleRef")
 }
 
-// bare returns the JSON of an object that has no fields other than its identity. Applying it removes our fields from
-// the object.
+// bare returns the JSON of an object that has no fields other than its identity. Applying it removes the agent's fields
+// from the object.
 func (c catalogue) bare(r ref, uid types.UID) []byte {
 	raw, err := json.Marshal(map[string]any{
 		"apiVersion": c[r.kind].APIVersion, "kind": r.kind,

@@ -236,8 +236,8 @@ func (a *agent) newIdentity(uid string, nodeAgent bool) *identity.Keeper {
 	})
 }
 
-// newLink returns the agent's link to the hub. The function told receives the reasons why the link cannot connect.
-// It is nil in a node agent, because the replicas report these reasons.
+// newLink returns the agent's link to the hub. The function told receives the reasons why the link cannot connect. told
+// is nil in a node agent, because the replicas report these reasons.
 func (a *agent) newLink(keeper *identity.Keeper, told func(string), h http.Handler) *link.Link {
 	return link.New(link.Options{
 		Target: keeper.Target, Changed: keeper.Changed, Told: told, Handler: h, Patient: told == nil,
@@ -245,7 +245,7 @@ func (a *agent) newLink(keeper *identity.Keeper, told func(string), h http.Handl
 	})
 }
 
-// whileWatched returns the context for forwarded watches. It is canceled watchTimeout after ctx has ended.
+// whileWatched returns the context for forwarded watches. This context is canceled watchTimeout after ctx has ended.
 func whileWatched(ctx context.Context) (context.Context, context.CancelFunc) {
 	watches, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(watchTimeout, end) })

@@ -55,7 +55,8 @@ type Proxy func(*http.Request) (*url.URL, error)
 type Endpoint struct {
 	// Servers are the URLs of the hub in the order in which to try them.
 	Servers []string
-	// Roots contains the CA certificates that verify the hub's certificate. If it is nil, the system's roots are used.
+	// Roots contains the CA certificates that are used to verify the hub's certificate. If it is nil, the system's
+	// roots are used.
 	Roots *x509.CertPool
 	// Proxy chooses the proxy for connections. If it is nil, no proxy is used.
 	Proxy Proxy

@@ -35,7 +35,7 @@ type StandbyOptions struct {
 	// Leader reads the Lease of the agent's replicas. Deployment reads their Deployment.
 	Leader     func(ctx context.Context) (*coordinationv1.Lease, error)
 	Deployment func(ctx context.Context) (*appsv1.Deployment, error)
-	// Leases accesses the Lease with which the node agents elect one of them. Name is the name of this node agent.
+	// Leases accesses the Lease that the node agents use for their election. Name is the name of this node agent.
 	Leases Leases
 	Name   string
 	// Serve serves the hub until its context ends, and returns when requests in progress have ended. Serve may be

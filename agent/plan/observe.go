@@ -188,8 +188,8 @@ func readVeto(o *corev1.Namespace) (adminHold, bool) {
 	return adminHold{window: window}, true
 }
 
-// holds returns the reason why the member currently takes part in no plan, and when to check again. The reason is "" if
-// the member takes part.
+// holds returns the reason why the member does not currently take part in any plan, and when to check again. The reason
+// is "" if the member takes part.
 func (v adminHold) holds(now time.Time) (string, time.Time) {
 	if v.hold != "" {
 		return v.hold, time.Time{}

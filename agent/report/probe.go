@@ -16,7 +16,7 @@ import (
 )
 
 // versionInterval is how often the version is read. An upgrade is usually noticed earlier, because the API server
-// becomes unavailable and then returns.
+// becomes unavailable and then available again.
 const versionInterval = time.Minute
 
 // probe reads the API server's health and version.

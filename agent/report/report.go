@@ -82,7 +82,7 @@ type role struct {
 	known      bool
 	leads      bool
 	leadership int  // how often this replica has become the leader
-	patient    bool // nodes are not reported before pods are known, because the hub already has both from another replica
+	patient    bool // nodes are not reported until pods are known; the hub already has both from another replica
 }
 
 // resourceState describes how much is known about a resource.
@@ -258,7 +258,7 @@ func (r *Reporter) readiness() (enough, pods bool) {
 	return f.nodes.synced || f.nodes.failed, f.pods.synced || f.pods.failed
 }
 
-// podsKnown reports whether pods are known, and in which leadership.
+// podsKnown reports whether this replica is the leader and knows the pods, and how often it has become the leader.
 func (r *Reporter) podsKnown() (leadership int, known bool) {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()

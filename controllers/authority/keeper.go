@@ -126,8 +126,8 @@ func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (trust.Input
 }
 
 // missing returns the names of the connected members that have not confirmed the bundle with the current authority. It
-// includes Clusters whose trust is System: an agent trusts the certificates that its manifest specifies, and the
-// manifest may be older than the spec.
+// includes Clusters whose trust is System, because an agent trusts the certificates that its manifest specifies, and
+// the manifest may be older than the spec.
 func (k *Keeper) missing(ctx context.Context, state trust.State) ([]string, error) {
 	want := k.Settings()
 	if !containsCertificate(want.CABundle, state.Active.Cert) {

@@ -60,8 +60,8 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 // deterministic except for new tokens.
 //
 // A token stays in force until the user replaces it. The user can replace it in the Secret that the spec refers to, or
-// by deleting the registration Secret. Once an agent has joined or is joining, only deleting the Secret has an effect:
-// an agent that joins with another token replaces the first agent, and users who can change the spec are not
+// by deleting the registration Secret. Once an agent has joined or is joining, only deleting the Secret has an effect,
+// because an agent that joins with another token replaces the first agent, and users who can change the spec are not
 // necessarily allowed to replace the agent. If the agent that used a token has been revoked, the token is useless and
 // is replaced.
 func decideToken(in *input) (registration.Token, bool) {

@@ -11,8 +11,8 @@ const (
 	simulatedNodes = "simulated"
 )
 
-// chooseNodes returns the kind of nodes for the demo, and a remark if the nodes cannot be real. wanted is the kind
-// that the user has requested, and kept is the kind that an existing demo has. Either of them may be "". fault
+// chooseNodes returns the kind of nodes for the demo, and a remark if the nodes cannot be real. The parameter wanted is
+// the kind that the user has requested, and kept is the kind that an existing demo has. Either of them may be "". fault
 // explains why this machine cannot run real nodes.
 func chooseNodes(wanted, kept string, fault error) (chosen, remark string, err error) {
 	switch wanted {

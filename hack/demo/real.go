@@ -41,8 +41,8 @@ clusters:
 	podLimit = 3 * time.Minute
 )
 
-// podImages maps the name of each image to the names of the program hack/demo/pod in that image. The keys are the names
-// of the image.
+// podImages maps the names of each image, separated by spaces, to the names under which the image contains the program
+// hack/demo/pod.
 func podImages() map[string][]string {
 	return map[string][]string{
 		"example.com/web:1": {"web", "get"},
@@ -90,8 +90,8 @@ func (d *demo) keepHubPort() error {
 	return fmt.Errorf("port %d of 127.0.0.1, which was the hub's, is taken: end the program that has it, or run \"make demo-down\"", port)
 }
 
-// awaitPlane waits until a control plane of the lab is ready and returns it. It also writes its kubeconfig to the
-// usual path.
+// awaitPlane waits until a control plane of the lab is ready and returns it. It also writes the control plane's
+// kubeconfig to the usual path.
 func (d *demo) awaitPlane(ctx context.Context, name string) (*plane, error) {
 	source := filepath.Join(d.files.lab(), name+".kubeconfig")
 	err := await(ctx, clustersLimit, func(ctx context.Context) error {

@@ -79,7 +79,8 @@ func boundRole(templates Templates, name string, context v1.RoleContext) (rbacv1
 		role.Name = template.Spec.External
 		return role, nil
 	}
-	// If a role cannot be created, it must not be bound either: the member might still have an older role with that name.
+	// If a role cannot be created, it must not be bound either, because the member might still have an older role with
+	// that name.
 	_, err := Sources(templates, name)
 	return role, err
 }

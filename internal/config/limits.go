@@ -75,9 +75,9 @@ type Queue struct {
 	Wait metav1.Duration `json:"wait,omitempty"`
 }
 
-// Backlog limits the buffered responses that users are not reading. Above a limit, the oldest of the responses that
-// have made no progress for a second is cut off. At twice the limit, the oldest response is cut off even if it is
-// making progress.
+// Backlog limits the buffered responses that users are not reading. Above a limit, the hub aborts the oldest of the
+// responses that have made no progress for a second. At twice the limit, the hub aborts the oldest response even if
+// that response is making progress.
 type Backlog struct {
 	// MemberMiB is the limit for responses from one member. Default: 64.
 	MemberMiB int64 `json:"memberMiB,omitempty"`

@@ -149,7 +149,7 @@ func (d *Store) OnResult(kind string, f func(Key)) {
 	g.result[kind] = append(g.result[kind], f)
 }
 
-// Expect sets the list of owners that exist on the hub. Once Replace was called for each of them, the store is
+// Expect sets the list of owners that exist on the hub. Once Replace has been called for each of them, the store is
 // complete and starts removing sets without an owner from members. A second call drops owners that no longer exist.
 func (d *Store) Expect(keys []Key) {
 	g := d.lock()

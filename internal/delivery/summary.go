@@ -54,8 +54,8 @@ type Summary struct {
 	Failures []v1.Failure
 }
 
-// Incomplete explains why a set is not in all members although Ready is True. The zero value means that the condition
-// Complete is the same as Ready.
+// Incomplete explains why a set is not in all members although Ready is True. The zero value means that the Complete
+// condition is the same as Ready.
 type Incomplete struct{ Reason, Message string }
 
 // Summarize returns the summary of outcomes.

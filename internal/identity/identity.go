@@ -62,7 +62,7 @@ func New(info authenticationv1.UserInfo) (Identity, error) {
 	}
 	for _, group := range info.Groups {
 		if group == "" {
-			continue // an empty field in a static token file creates a group without a name, to which nothing can be granted
+			continue // an empty field in a static token file creates a group with an empty name
 		}
 		id.Groups = append(id.Groups, HubPrefix+group)
 	}

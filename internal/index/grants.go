@@ -251,7 +251,8 @@ func subjectKey(workspace string, s v1.Subject) string {
 	return workspace + "/" + string(s.Kind) + "/" + s.Name
 }
 
-// Expired reports whether a binding that ends at the given time has expired. A binding without an end never expires.
+// Expired reports whether a binding that ends at the given time has expired. A binding without an expiry time never
+// expires.
 func Expired(end *metav1.Time, now time.Time) bool { return end != nil && !now.Before(end.Time) }
 
 // lazyCluster is a Cluster that is not read until its labels are needed.

@@ -106,8 +106,8 @@ type SecretReader struct {
 	held     int // total size of the kept content, in bytes
 }
 
-// Get implements client.Reader. It returns a NotFound error for a Secret that is not in the cache, because users have
-// not labeled such a Secret.
+// Get implements client.Reader. It returns a NotFound error for a Secret that is not in the cache, because no user has
+// labeled that Secret.
 func (r *SecretReader) Get(
 	ctx context.Context, name types.NamespacedName, object client.Object, options ...client.GetOption,
 ) error {

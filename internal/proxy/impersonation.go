@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// maxImpersonated is the maximum number of impersonation headers in one request. It is limited because each of
-	// them causes a request to the member.
+	// maxImpersonated is the maximum number of impersonation headers in one request. The number is limited because each
+	// header causes a request to the member.
 	maxImpersonated = 32
 	// reviewTTL is how long a member's access review is cached. It is therefore the longest delay before a change of
 	// a user's right to impersonate takes effect.
@@ -167,7 +167,7 @@ func (i *impersonation) rights() []authorizationv1.ResourceAttributes {
 	return list
 }
 
-// mayImpersonate asks the member, on behalf of the caller, whether the caller has all rights that the wanted
+// mayImpersonate asks the member, on behalf of the caller, whether the caller has all rights that the requested
 // impersonation requires.
 func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersonation) error {
 	rights := wanted.rights()

@@ -18,7 +18,7 @@ const (
 // Observer contains functions that a Handler calls to update metrics. A nil function is not called. The functions may
 // be called concurrently and must not block.
 type Observer struct {
-	// Cut is called each time a stalling user is cut off.
+	// Cut is called each time a stalling user is disconnected.
 	Cut func(Side)
 }
 

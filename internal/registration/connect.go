@@ -158,7 +158,7 @@ func (s *Server) verify(ctx context.Context, reader client.Reader, name types.Na
 }
 
 // TokenUsed records that an agent has used a connect token with another replica of the hub. The token is valid until
-// expires.
+// the given time.
 func (s *Server) TokenUsed(keyID, tokenID string, expires time.Time) {
 	_ = s.replays.use(keyID, tokenID, s.Now(), expires) // an error means that the token is already known and refused
 }

@@ -26,7 +26,7 @@ type registered struct {
 	token  Token
 }
 
-// find reads the Cluster that a token belongs to from the given reader. It returns errUnknownToken if there is none.
+// find uses the given reader to read the Cluster that a token belongs to. It returns errUnknownToken if there is none.
 // The name of the Cluster always comes from the cache's index.
 func (s *Server) find(ctx context.Context, reader client.Reader, token string) (*registered, error) {
 	if !ValidToken(token) {

@@ -19,7 +19,7 @@ import (
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts,verbs=get;list;watch
 
-// ownerOf returns the name and an empty object of the Cluster or Host with the given member name.
+// ownerOf returns the name of the Cluster or Host with the given member name, and an empty object of its kind.
 func ownerOf(member types.NamespacedName) (types.NamespacedName, client.Object) {
 	if host, ok := protocol.HostOf(member.Name); ok {
 		return types.NamespacedName{Namespace: member.Namespace, Name: host}, &v1.Host{}

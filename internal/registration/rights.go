@@ -63,7 +63,7 @@ func reporting() rules {
 	}
 }
 
-// removing returns the rules that the agent needs to remove itself. Because the agent lacks the verb escalate, it
+// removing returns the rules that the agent needs to remove itself. Because the agent lacks the "escalate" verb, it
 // cannot grant itself rights that it does not already have.
 func removing() rules {
 	return rules{

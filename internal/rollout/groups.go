@@ -8,13 +8,13 @@ type Group struct {
 	Members, Failed int
 }
 
-// HeldBack returns the groups in which no more members may start. all is true if no more members may start in any
-// group. The function allowed returns how many of the given number of members may fail.
+// HeldBack returns the groups in which no more members may start. The result all is true if no more members may start
+// in any group. The function allowed returns how many of the given number of members may fail.
 //
 // A group is held back if too many of its own members have failed. All groups are held back if too many members have
-// failed even without counting the group with the most failures, so no single group can hold back the others. For
-// each group, at most one failure more than allowed is counted, because further failures of a group that is already
-// held back provide no new information.
+// failed even without counting the group with the most failures, so no single group can hold back the others. For each
+// group, at most one more failure than allowed is counted, because further failures of a group that is already held
+// back provide no new information.
 func HeldBack(groups map[string]Group, allowed func(members int) int) (held map[string]bool, all bool) {
 	held = map[string]bool{}
 	var members, failed, most int

@@ -174,7 +174,7 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 	return best, Wait{}
 }
 
-// openWaves returns how many of the waves, from the first, may start, and why the next wave must wait.
+// openWaves returns how many of the waves, counted from the first, may start, and why the next wave must wait.
 func (f *Fleet) openWaves() (int, Wait) {
 	for i, w := range f.waves {
 		if i < f.opened {

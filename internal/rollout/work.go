@@ -182,9 +182,9 @@ func (v *view) complete(n *Node, c Claim) *Step {
 	return s
 }
 
-// PostCompleteLabels returns the labels that a plan sets on nodes that have completed it, with the version and the
-// hash filled in. It returns an error if one of the labels is invalid. No node may start in this state, because the
-// API server would reject the write that completes a node and uncordons it.
+// PostCompleteLabels returns the labels that a plan sets on nodes that have completed it, with the version and the hash
+// filled in. It returns an error if one of the labels is invalid. In that case, no node may start, because the API
+// server would reject the write that completes a node and uncordons it.
 func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]string, error) {
 	filled := strings.NewReplacer("$(LATEST_VERSION)", version, "$(LATEST_HASH)", hash)
 	labels := map[string]string{}

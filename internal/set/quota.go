@@ -22,9 +22,10 @@ type Quota struct {
 // Share is the share of one namespace.
 type Share struct {
 	Hard corev1.ResourceList
-	// Short is true if the share has less of at least one resource than the default.
+	// Short is true if the share contains less than the default share of at least one resource.
 	Short bool
-	// Spent is true if the share has nothing of at least one resource. No pod that requests this resource can start.
+	// Spent is true if the share contains nothing of at least one resource. No pod that requests this resource can
+	// start.
 	Spent bool
 }
 

@@ -39,9 +39,9 @@ const (
 	RenewBefore = 365 * 24 * time.Hour
 	// RetireAfter is how long a replaced authority is still announced to agents.
 	RetireAfter = 30 * 24 * time.Hour
-	// RevokePatience is how long after a change the revocation of the old authority waits, at most, for connected
-	// members to learn about the new authority. The wait is limited because a member that never confirms the new
-	// authority must not keep a stolen key in force.
+	// RevokePatience is the maximum time, after a change, for which the revocation of the old authority waits for
+	// connected members to learn about the new authority. The wait is limited because a member that never confirms the
+	// new authority must not keep a stolen key in force.
 	RevokePatience = 10 * time.Minute
 )
 

@@ -65,7 +65,7 @@ type Config struct {
 	// longer. The default is 10 s.
 	PingTimeout time.Duration
 
-	// WriteTimeout is how long the network may accept no data before the tunnel ends. The default is 20 s.
+	// WriteTimeout is how long the network may go without accepting data before the tunnel ends. The default is 20 s.
 	WriteTimeout time.Duration
 
 	// HandshakeTimeout limits the time for dialing and upgrading. It also limits the time for the first HTTP/2

@@ -274,7 +274,8 @@ func begin(entry, digest string) error {
 	return syncFolder(entry)
 }
 
-// lock locks a file for as long as it is open. It returns unix.EWOULDBLOCK if another process has locked it.
+// lock locks a file for as long as the file is open. It returns unix.EWOULDBLOCK if another process has locked the
+// file.
 func lock(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -102,8 +102,8 @@ type importer struct {
 	joined string
 	// away is true while the hub is unavailable.
 	away bool
-	// inMember finds out why the agent does not connect. It is nil if this command does not install the agent. looked
-	// is the time of the last inspection.
+	// inMember finds out why the agent does not connect. It is nil if this command does not install the agent. The
+	// field looked is the time of the last inspection.
 	inMember *diagnosis
 	looked   time.Time
 	why      string
@@ -373,7 +373,7 @@ func (i *importer) diagnose(ctx context.Context, cluster *v1.Cluster) {
 	}
 }
 
-// tell prints a text unless it was also the last text that was printed.
+// tell prints a text, unless the last printed text was the same.
 func (i *importer) tell(said string) {
 	if said != i.last {
 		i.last = said

@@ -33,8 +33,8 @@ type display struct {
 
 	drawn int    // the number of lines that the current picture occupies on the terminal
 	last  string // the most recently written line
-	// first is the time at which the display first read the plan. done is the number of nodes that were complete at
-	// that time. The remaining time is estimated from the progress since then.
+	// first is the time at which the display first read the plan. The field done is the number of nodes that were
+	// complete at that time. The remaining time is estimated from the progress since then.
 	first time.Time
 	done  int32
 }
@@ -50,8 +50,8 @@ func newDisplay(out io.Writer) *display {
 	return d
 }
 
-// plan shows a plan. done is true if there is nothing left to wait for, because the plan is complete or has stalled
-// (ErrDenied), or because it cannot be shown.
+// plan shows a plan. The result done is true if there is nothing left to wait for, because the plan is complete or has
+// stalled (ErrDenied), or because it cannot be shown.
 func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	if d.first.IsZero() {
 		d.first = d.now()

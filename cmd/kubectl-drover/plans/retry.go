@@ -185,7 +185,7 @@ func restore(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan, ge
 }
 
 // awaitPause waits until Drover has paused all members with failures. generation is the plan's generation after the
-// pause. keep lists the members that have not paused and therefore keep their failures.
+// pause. The parameter keep lists the members that have not paused and therefore keep their failures.
 func awaitPause(
 	ctx context.Context, h *cli.Hub, plan *v1.Plan, generation int64, limit time.Duration,
 ) (keep, err error) {
@@ -234,8 +234,8 @@ func withFailures(s *v1.PlanStatus) []string {
 	return slices.Compact(names)
 }
 
-// pausedMembers reports whether each member with failures has paused or cannot pause. left lists the members that have
-// not paused. For a plan without a target, which has no members, it checks the reason of the plan itself.
+// pausedMembers reports whether each member with failures has paused or cannot pause. The result left lists the members
+// that have not paused. For a plan without a target, which has no members, it checks the reason of the plan itself.
 func pausedMembers(plan *v1.Plan, with []string) (done bool, left []string) {
 	s := &plan.Status
 	if s.Clusters == nil {

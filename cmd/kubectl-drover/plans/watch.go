@@ -111,7 +111,7 @@ func readPlan(ctx context.Context, h *cli.Hub, name string) (*v1.Plan, error) {
 }
 
 // followPlan shows a plan and its changes until the watch ends. The watch ends at the latest when the request times
-// out. done is true if there is nothing left to wait for.
+// out. The result done is true if there is nothing left to wait for.
 func followPlan(ctx context.Context, h *cli.Hub, plan *v1.Plan, show *display) (done bool, err error) {
 	if done, err := show.plan(plan); done {
 		return true, err

@@ -41,8 +41,8 @@ type revocation struct {
 // results for all other Secrets.
 //
 // The hub has lost a request if the request is later than the hub's own state. If etcd was restored, the times in the
-// hub's objects show how recent that state is, and since is zero. If the objects were recreated from a backup, since is
-// the time of the backup.
+// hub's objects show how recent that state is, and since is zero. If the objects were recreated from a backup, the
+// parameter since is the time of the backup.
 func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, members []revocation, err error) {
 	var foreign []string
 	hub.changed = map[types.NamespacedName]time.Time{}

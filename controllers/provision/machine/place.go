@@ -202,8 +202,8 @@ func pick(want wanted, all []v1.Host, machines []infrav1.DroverMachine) (*v1.Hos
 	return nil, fmt.Sprintf("of %d Hosts, %d are selected and %d of these are free; %d are in another failure domain than the Machine's, and %d are too close to other machines of its group", len(all), selected, free, elsewhere, apart)
 }
 
-// group returns an identifier for the group of machines that must run on different hardware. A group consists of a
-// cluster's control plane or of one of the cluster's MachineDeployments.
+// group returns an identifier for the group of machines that must run on different hardware. A group is either a
+// cluster's control plane or one of the cluster's MachineDeployments.
 func group(machine *infrav1.DroverMachine) string {
 	_, controlPlane := machine.Labels[clusterapi.LabelControlPlane]
 	return strings.Join([]string{machine.Labels[clusterapi.LabelCluster], machine.Labels[clusterapi.LabelDeployment], fmt.Sprint(controlPlane)}, "/")

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// upgradeTakes is how long an upgrade takes, so that users can watch it. Upgrades of simulated nodes take the
-	// same time.
+	// upgradeTakes is how long an upgrade takes, so that users can watch it. Upgrades of simulated nodes take just as
+	// long.
 	upgradeTakes = 5 * time.Second
 	requestLimit = 10 * time.Second
 )

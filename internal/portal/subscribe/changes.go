@@ -46,8 +46,8 @@ type changes struct {
 	deleted int
 	// forgotten is the position up to which deletions are no longer known.
 	forgotten position
-	// version is the greatest resource version of any change. settled is the value that version had before the latest
-	// burst of changes.
+	// version is the greatest resource version of any change. The field settled is the value that version had before
+	// the latest burst of changes.
 	version, settled uint64
 	burst, last      time.Time
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/portal/catalog"
 )
 
-// resourceClusters is the only resource whose objects are partly visible to users who is not allowed to watch it.
+// resourceClusters is the only resource whose objects are partly visible to users who are not allowed to watch it.
 const resourceClusters = "clusters"
 
 // reach describes which Clusters a user can reach through the hub. Some fields of these Clusters are visible to the
@@ -73,8 +73,8 @@ func (st *stream) reviewReach(ctx context.Context, k *watched) reach {
 	return now
 }
 
-// isBound reports whether a binding lets the user reach a Cluster. If the lookup fails, it returns known, which is the
-// previous result.
+// isBound reports whether a binding lets the user reach a Cluster. If the lookup fails, it returns the previous result,
+// which is the parameter known.
 func (st *stream) isBound(ctx context.Context, r *reach, name types.NamespacedName, known bool) bool {
 	who, some := r.bound[name.Namespace]
 	if !some {

@@ -42,7 +42,7 @@ const annotationDigest = v1.AnnotationPlanDigest
 const annotationNote = v1.AnnotationPlanNote
 
 var (
-	// ErrNotFree is returned when a Host that is not free should be taken.
+	// ErrNotFree is returned when a caller tries to take a Host that is not free.
 	ErrNotFree = errors.New("the host is not free")
 	// ErrForeignInstructions is returned for a Host with instructions that Drover did not create. Drover neither
 	// changes nor removes such instructions.

@@ -3,7 +3,7 @@
 
 package k3s
 
-// pinAddresses keeps each node's address fixed to the address that its machine reported when it became a node. Hosts
+// pinAddresses keeps each node's address the same as the address that the machine reported when it became a node. Hosts
 // send the cluster's token to a server's address. Therefore no later report from a machine may change the address. Only
 // spec.internalAddress of the Host can change it.
 func (in *Input) pinAddresses() {

@@ -91,8 +91,8 @@ func (d *decision) rejoin(m *member) string {
 	return cmp.Or(url, m.Held.Join)
 }
 
-// mayChange returns what a host has to wait for before it is restarted, or "" if it does not have to wait. A connected
-// host that is not working does not have to wait for other hosts.
+// mayChange returns the reason why a host cannot be restarted yet, or "" if it can be restarted now. A connected host
+// that is not working does not have to wait for other hosts.
 func (d *decision) mayChange(m *member, now *turns) (why string) {
 	switch {
 	case !m.Connected:

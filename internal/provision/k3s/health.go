@@ -129,8 +129,8 @@ func (r *roster) unavailable() (n int) {
 	return n
 }
 
-// broken returns a server that the current change has broken, or "" if there is none. other is the next server to be
-// changed, and is ignored. Servers that are leaving the cluster are included.
+// broken returns a server that the current change has broken, or "" if there is none. The parameter other is the next
+// server to be changed, and is ignored. Servers that are leaving the cluster are included.
 func (r *roster) broken(other *member) string {
 	for _, m := range slices.Concat(r.ordered(), r.leavers()) {
 		if m.server() && m.Name != other.Name && m.Held != nil && m.Held.Changed && m.Connected && m.State == progress.Failed && r.current(m) {

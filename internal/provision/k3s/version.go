@@ -11,9 +11,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// CheckVersion returns an error if the servers cannot be changed to the version in the spec. Its minor version must not
-// be older than the version of a working server. It also must not be more than one minor version newer than the version
-// of any server.
+// CheckVersion returns an error if the servers cannot be changed to the version in the spec. The spec's minor version
+// must not be older than any working server's, and must be at most one newer than any server's.
 func CheckVersion(in Input) error {
 	want, err := version.ParseGeneric(in.Spec.Version)
 	if err != nil {

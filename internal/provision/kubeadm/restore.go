@@ -164,8 +164,8 @@ func (d *decision) why() string {
 	return ""
 }
 
-// undo restarts the stopped control planes and ends the restore. If why is not empty, the restore has failed. Otherwise
-// it was canceled.
+// undo restarts the stopped control planes and ends the restore. If the parameter why is not empty, the restore has
+// failed. Otherwise it was canceled.
 func (d *decision) undo(why string) {
 	if d.Restore.Cancel {
 		why = ""

@@ -19,7 +19,7 @@ import (
 )
 
 // Password returns a User and the hash of the User's password. If the User or the password does not exist, it returns a
-// hash that no password matches, so that checking a password always takes the same time.
+// hash that no password matches, so that checking a password always takes the same amount of time.
 func (a *Accounts) Password(ctx context.Context, name string) (*v1.User, string, error) {
 	if len(validation.IsDNS1123Label(name)) > 0 {
 		return nil, password.Nothing(), nil

@@ -125,9 +125,9 @@ func (a *Access) KeepDeleted(ctx context.Context, deleted client.Object) error {
 }
 
 // Changes reports whether an event may change the sessions and keys that members are informed about. The event's object
-// must satisfy Decides. before is nil for a created object, and after is nil for a deleted one. If an event only
-// records a new token in a session that has not been revoked, Changes returns false. Such events are frequent, because
-// each new token for direct access causes one.
+// must satisfy Decides. The parameter before is nil for a created object, and after is nil for a deleted one. If an
+// event only records a new token in a session that has not been revoked, Changes returns false. Such events are
+// frequent, because each new token for direct access causes one.
 func (a *Access) Changes(ctx context.Context, before, after client.Object) bool {
 	is := func(o client.Object) *session.Session {
 		if secret, ok := o.(*corev1.Secret); ok && secret.Labels[v1.LabelSecretKind] == v1.SecretKindSession {

@@ -42,7 +42,7 @@ type Config struct {
 	URL string
 	// ClientID and ClientSecret are the credentials of the OAuth app.
 	ClientID, ClientSecret string
-	// Roots verifies GitHub's certificate. If Roots is nil, the system's roots are used.
+	// Roots is used to verify GitHub's certificate. If Roots is nil, the system's roots are used.
 	Roots *x509.CertPool
 	// Organizations lists the allowed organizations. A user must be an active member of at least one of them. Only
 	// these organizations provide groups.

@@ -22,7 +22,7 @@ type Config struct {
 	// Servers are tried in order. Their form is ldaps://host[:port], or ldap://host[:port] for StartTLS. Connections
 	// always use TLS.
 	Servers []string
-	// Roots verifies the servers' certificates. If Roots is nil, the system's roots are used.
+	// Roots is used to verify the servers' certificates. If Roots is nil, the system's roots are used.
 	Roots *x509.CertPool
 	// BindDN is the name of the service account: a DN, or another form that the server accepts, such as drover@example.com
 	// for Active Directory.

@@ -40,7 +40,7 @@ type Config struct {
 	URL string
 	// ClientID and ClientSecret are the hub's credentials with the provider.
 	ClientID, ClientSecret string
-	// Roots verifies the provider's certificates. If Roots is nil, the system's roots are used.
+	// Roots is used to verify the provider's certificates. If Roots is nil, the system's roots are used.
 	Roots *x509.CertPool
 	// Scopes are requested in addition to openid. If Scopes is nil, the hub requests profile and, if the provider
 	// supports it, offline_access.

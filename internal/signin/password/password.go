@@ -61,7 +61,7 @@ func Hash(password string) (string, error) {
 }
 
 // Nothing returns a hash that no password matches. It is used for users who do not exist, because verifying a password
-// then takes the same time.
+// then takes the same amount of time.
 func Nothing() string {
 	zero := func(n int) string { return base64.RawStdEncoding.EncodeToString(make([]byte, n)) }
 	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, memory, passes, lanes, zero(saltLen),

@@ -31,7 +31,7 @@ const (
 	freshFor, dueFor, keptFor = 5 * time.Minute, 10 * time.Minute, time.Hour
 	// askEvery is the minimum interval between queries to the issuer, even if clients send tokens with unknown keys.
 	askEvery = 10 * time.Second
-	// failedFor is how long the hub waits before it queries an issuer again that did not respond.
+	// failedFor is how long the hub waits before it again queries an issuer that did not respond.
 	failedFor = time.Minute
 	// askLimit is the time limit of one query.
 	askLimit = 8 * time.Second

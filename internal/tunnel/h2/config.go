@@ -32,7 +32,7 @@ type Config struct {
 	// MaxFrameSize is the maximum size of a frame from the other end, in bytes.
 	MaxFrameSize int
 
-	// WriteTimeout is how long the connection may accept no data before it is closed.
+	// WriteTimeout is how long the connection may go without accepting data before it is closed.
 	WriteTimeout time.Duration
 
 	// Omit reports whether a request header must not be sent. The name is not case-sensitive.

@@ -98,7 +98,7 @@ func checkHeader(h http.Header) error {
 	return nil
 }
 
-// each calls the function to for each header field, starting with the pseudo-header fields.
+// each calls the given function for each header field, starting with the pseudo-header fields.
 func (f *requestFields) each(to func(name, value string)) {
 	to(":authority", f.host)
 	to(":method", f.method)

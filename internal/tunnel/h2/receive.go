@@ -165,7 +165,7 @@ func (c *Client) settings(f *http2.SettingsFrame) error {
 		<-c.out.lock
 		return err
 	}
-	// as in answer, but no header may be sent after the change of the encoder and before this frame
+	// as in answer, but no header may be sent between the change of the encoder and this frame
 	go func() { _ = c.write(appendFrameHead(nil, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)) }()
 	return nil
 }

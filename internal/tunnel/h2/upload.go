@@ -163,7 +163,7 @@ func (b *requestBody) sendTrailer(trailer http.Header) error {
 	return c.write(headersFrames(c.out.header.Bytes(), b.stream.id, true, c.frame()))
 }
 
-// mayEnd returns an error if a trailer cannot be sent. The other end would end the tunnel if it received a trailer
+// mayEnd returns an error if a trailer cannot be sent. The other end would close the tunnel if it received a trailer
 // that is too large, or a trailer for a stream that has ended.
 func (b *requestBody) mayEnd(trailer http.Header) error {
 	c := b.stream.client
