@@ -30,7 +30,7 @@ func (l *leadership) seen(id string) {
 	}
 }
 
-// releaseOrphans removes our fields from namespaces that no set needs.
+// releaseOrphans removes the agent's fields from namespaces that no set needs.
 func (l *leadership) releaseOrphans(ctx context.Context) {
 	ours, _ := l.cache.ours()
 	for _, r := range ours {

@@ -157,7 +157,7 @@ func (d *demo) usersRemark() (string, error) {
 	return text.String(), nil
 }
 
-// Text that says what to try next.
+// Suggestions for what to try next.
 const (
 	loginLines = `
 The page shows the fleet, and the Plan os-update at work on the member's nodes (docs/guide/page.md). With kubectl:

@@ -75,7 +75,7 @@ func (p *HostProgress) Bound() {
 	}
 }
 
-// printable removes unprintable runes from a text, except the runes in besides.
+// printable removes unprintable runes from a text, except the runes in the parameter besides.
 func printable(text, besides string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) || strings.ContainsRune(besides, r) {

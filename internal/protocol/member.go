@@ -34,7 +34,7 @@ const (
 	NodeAgentName = "drover-node-agent"
 	// NodeAgentLease is the Lease of the node agent that opens a tunnel while no replica of the agent is connected.
 	NodeAgentLease = "drover-node-agent"
-	// LeaderLease is the Lease with which the agent's replicas elect their leader.
+	// LeaderLease is the Lease that the agent's replicas use to elect their leader.
 	LeaderLease = "drover-agent"
 	// DeploymentSecret holds the latest Deployment that the hub sent, the previous Deployment, and the progress of
 	// the change between the two. It is a Secret because permission to read ConfigMaps must not be enough to read the

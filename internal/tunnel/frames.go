@@ -38,8 +38,8 @@ type frameScanner struct {
 	skip   int // number of bytes to skip before the next frame header
 	frame  Frame
 	kept   [frameHeadSize + maxControl]byte // the frame header, followed by the content if the visitor needs it
-	filled int                              // number of bytes in the field kept
-	want   int                              // number of bytes in kept that the scanner needs to continue
+	filled int                              // number of bytes in the kept field
+	want   int                              // number of bytes in the kept field that the scanner needs to continue
 }
 
 // maxControl is the maximum length of the SETTINGS frame that this end sends.

@@ -62,7 +62,7 @@ func (c *Conn) Serve(ctx context.Context, h http.Handler) error {
 		BaseConfig: base,
 		Handler:    &handler{next: h, maxHeaderBytes: c.cfg.MaxHeaderBytes},
 	})
-	_ = c.link.Close() // ServeConn has already closed it
+	_ = c.link.Close() // ServeConn has already closed the link
 	return fmt.Errorf("serve tunnel: %w", c.link.err())
 }
 

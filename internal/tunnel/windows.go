@@ -61,7 +61,7 @@ type windows struct {
 type window struct {
 	size   int64     // number of bytes that the other end may have in flight
 	credit int64     // number of bytes that the other end may still send
-	read   int64     // number of bytes that have been read since the time in since
+	read   int64     // number of bytes that have been read after the time in the since field
 	since  time.Time // when the first byte arrived, or when a whole window was last read
 }
 

@@ -332,7 +332,7 @@ func (a *preview) remarkNodes(clusters []v1.Cluster, nodes int) {
 	}
 }
 
-// counted returns "1 node", or "3 nodes".
+// counted returns a number of nodes as text, such as "1 node" or "3 nodes".
 func counted(nodes int) string {
 	if nodes == 1 {
 		return "1 node"

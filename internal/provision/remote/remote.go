@@ -88,7 +88,7 @@ const maxHeader = 64 << 10
 func Client(config *rest.Config) (*http.Client, error) {
 	tlsConfig, err := rest.TLSConfigFor(config)
 	if err != nil {
-		return nil, errors.New("its certificates cannot be read") // the cause may quote them
+		return nil, errors.New("its certificates cannot be read") // the cause may quote the certificates
 	}
 	transport, err := rest.HTTPWrappersForConfig(config, &http.Transport{
 		TLSClientConfig: tlsConfig, DialContext: config.Dial, Proxy: config.Proxy, TLSHandshakeTimeout: dialTimeout, MaxResponseHeaderBytes: maxHeader,

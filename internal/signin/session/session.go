@@ -137,7 +137,7 @@ func (s Session) Claims() account.Claims {
 	}
 }
 
-// Upstream returns the description of the user that the connector returned last.
+// Upstream returns the description of the user that the connector most recently returned.
 func (s Session) Upstream() connector.User {
 	return connector.User{ID: s.UID(), Name: s.Claims().User, State: s.Data[KeyState]}
 }
