@@ -48,8 +48,8 @@ func fieldsOf(f *metav1.ManagedFieldsEntry) map[string]any {
 	return fields
 }
 
-// beside returns the path of a field that is in theirs but not in ours. It omits the keys of list items from the
-// path, because they can contain values.
+// beside returns the path of a field that the object theirs contains and the object ours lacks. It omits the keys of
+// list items from the path, because they can contain values.
 func beside(theirs, ours map[string]any) string {
 	for _, key := range slices.Sorted(maps.Keys(theirs)) {
 		if key == "." {

@@ -161,8 +161,9 @@ func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, l *leadership
 		func(ctx context.Context) (protocol.SetState, error) { return l.put(ctx, wanted, content) })
 }
 
-// do responds with the state that f returns. If f takes longer than protocol.SetTimeout, do responds with pending and
-// the request stays queued. An error from f means that the replica no longer leads or that the hub has disconnected.
+// do responds with the state that f returns. If f takes longer than protocol.SetTimeout, do responds with the parameter
+// pending and the request stays queued. An error from f means that the replica no longer leads or that the hub has
+// disconnected.
 func (a *Applier) do(w http.ResponseWriter, r *http.Request, pending protocol.SetState,
 	f func(context.Context) (protocol.SetState, error)) {
 	ctx, cancel := context.WithTimeout(r.Context(), protocol.SetTimeout)

@@ -17,7 +17,7 @@ const (
 	shutdownTimeout = time.Second     // timeout for requests that are in progress when the agent stops
 )
 
-// probes serves /healthz according to alive, /readyz according to ready, and /metrics.
+// probes serves /healthz with the result of alive, /readyz with the result of ready, and /metrics.
 func probes(alive, ready func() bool, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics)

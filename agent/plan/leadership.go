@@ -192,7 +192,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// known waits until ready is closed. It returns false if ctx ends first.
+// known waits until the channel ready is closed. It returns false if ctx ends first.
 func known(ctx context.Context, ready <-chan struct{}) bool {
 	select {
 	case <-ctx.Done():

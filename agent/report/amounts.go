@@ -94,8 +94,8 @@ const (
 	gibiFrom = 10 * gibi
 )
 
-// CPU amounts of at least coarseCPUFrom are rounded down to multiples of coarseCPU. The last digits would change
-// whenever a pod is added or removed.
+// CPU amounts of at least coarseCPUFrom are rounded down to multiples of coarseCPU. Otherwise, the last digits would
+// change whenever a pod is added or removed.
 const (
 	coarseCPUFrom = 10_000 // in milli-CPUs
 	coarseCPU     = 100    // in milli-CPUs

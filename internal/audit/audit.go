@@ -79,7 +79,7 @@ type Log struct {
 	mu      sync.Mutex // guards the fields below
 	changed *sync.Cond // signals that one of the fields below has changed
 	pending []byte
-	lines   int   // number of lines in pending
+	lines   int   // number of lines in the pending field
 	dropped int64 // number of lines dropped since the last gap was reported
 	closed  bool
 }

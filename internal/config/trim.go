@@ -79,8 +79,8 @@ func trimOther(object any) {
 	}
 }
 
-// maxSubjects is the maximum number of subjects that are kept for a RoleBinding. It is one more than the manager's own
-// RoleBindings have, so that an additional subject is noticed.
+// maxSubjects is the maximum number of subjects that are kept for a RoleBinding. It exceeds the number of subjects in
+// the manager's own RoleBindings by one, so that an additional subject is noticed.
 const maxSubjects = 2
 
 // made returns the metadata that is kept for a Role or RoleBinding that the manager created for a binding.

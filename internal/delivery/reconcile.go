@@ -315,8 +315,8 @@ type flow struct {
 	sends map[string]*sending // in progress
 	// waiting contains the IDs of sets that will be sent as soon as there is room for them.
 	waiting map[string]struct{}
-	// taken counts the successful sends in two periods of length slowSend. The first value is for the period that
-	// started at start, and the second is for the period before.
+	// taken counts the successful sends in two periods of length slowSend. The first value is for the current period,
+	// and the second is for the period before.
 	taken [2]int
 	start time.Time
 }

@@ -77,9 +77,9 @@ func (r *Record) Bound() {
 	}
 }
 
-// notAfter replaces times in the future with now. Such times occur when the other replica's clock is ahead. If they
-// were not replaced, a caller that waits for a fixed time after a loss would also wait for the difference between the
-// clocks.
+// notAfter replaces times in the future with the current time. Such times occur when the other replica's clock is
+// ahead. If they were not replaced, a caller that waits for a fixed time after a loss would also wait for the
+// difference between the clocks.
 func (r *Record) notAfter(now time.Time) {
 	if r.Loss != nil && r.Loss.At.After(now) {
 		loss := *r.Loss

@@ -46,8 +46,8 @@ func (r *Replicas) Mirror(replica string) *Mirror {
 	return &Mirror{table: r.table, notices: r.notices, replica: replica, rounds: map[types.NamespacedName]int{}}
 }
 
-// Begin records that the replica can be reached through via, which must not block, and that it is starting to report
-// its members. Complete then removes the members that the replica has not reported again.
+// Begin records that the replica can be reached through the function via, which must not block, and that it is starting
+// to report its members. Complete then removes the members that the replica has not reported again.
 func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
 	m.table.mu.Lock()
 	defer m.table.mu.Unlock()

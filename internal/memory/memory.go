@@ -48,7 +48,7 @@ func returnWhenCalm(ctx context.Context, returning func()) {
 		}
 		if h.calm(read()) {
 			returning()
-			debug.FreeOSMemory() // takes a millisecond of CPU time for each MB held
+			debug.FreeOSMemory() // takes a millisecond of CPU time per MB of held memory
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 // pastDeadline returns a deadline that ends pending reads and writes immediately.
 func pastDeadline() time.Time { return time.Unix(1, 0) }
 
-// stopwatch calls cut when one step takes longer than limit. Steps must not overlap.
+// stopwatch calls cut when one step takes longer than the limit. Steps must not overlap.
 type stopwatch struct {
 	limit time.Duration
 	cut   func()

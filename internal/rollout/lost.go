@@ -11,7 +11,7 @@ import (
 )
 
 // lostTime is how long a member in progress must be disconnected to count as lost. Most members reconnect sooner,
-// because only the network or the hub was down.
+// because usually only the network or the hub was down.
 const lostTime = 5 * time.Minute
 
 // lost reports whether a member has been away for at least lostTime.

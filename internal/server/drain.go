@@ -45,8 +45,8 @@ func newStop(d config.Drain) Stop {
 	return Stop{Delay: d.Delay.Duration, Sessions: d.Sessions.Duration, Calls: request.NewGroup()}
 }
 
-// stop lets all work in progress finish. docs/design/0002-replicas-and-moves.md explains the order. stop calls closing
-// when users' next requests should go to another replica.
+// stop lets all work in progress finish. docs/design/0002-replicas-and-moves.md explains the order. stop calls the
+// function closing when users' next requests should go to another replica.
 func (s *Server) stop(server *http.Server, closing func()) {
 	s.telemetry.stop(time.Now())
 	s.Log.Info("stopping", "delay", s.Stop.Delay.String(), "sessions", s.Stop.Sessions.String())

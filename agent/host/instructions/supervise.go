@@ -74,7 +74,8 @@ func Supervise(ctx context.Context, entry string) error {
 // endPoll is the interval at which a supervisor checks whether to end its instruction.
 const endPoll = 500 * time.Millisecond
 
-// awaitEnd calls end when the agent requests the end of the instruction. It returns after the call, or when ctx ends.
+// awaitEnd calls the function end when the agent requests the end of the instruction. It returns after the call, or
+// when ctx ends.
 func awaitEnd(ctx context.Context, entry string, end func()) {
 	for pause(ctx, endPoll) {
 		if _, err := os.Stat(filepath.Join(entry, fileEnd)); err == nil {

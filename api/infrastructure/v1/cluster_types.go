@@ -112,7 +112,7 @@ type DroverClusterStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// initialization reports whether the infrastructure is complete. Cluster API waits for it.
+	// initialization reports whether the infrastructure is complete, which Cluster API waits for.
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 

@@ -174,7 +174,8 @@ func describeHost(host *v1.Host) string {
 // hostWait is the default of --timeout for commands that wait for a machine.
 const hostWait = 5 * time.Minute
 
-// awaitHost waits until wanted accepts the state of a Host. It prints the Host's state whenever it changes.
+// awaitHost waits until the function wanted accepts the state of a Host. It prints the Host's state whenever it
+// changes.
 func awaitHost(ctx context.Context, h *cli.Hub, name string, says io.Writer, wanted func(*v1.Host, error) (bool, error)) error {
 	last := ""
 	for {

@@ -218,8 +218,8 @@ func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1
 }
 
 // GiveWithNote writes the instructions of a Host together with a note, and reports whether it wrote them. It replaces
-// the instructions in given. If these have changed in the meantime, it returns a Conflict or AlreadyExists error. Note
-// returns the note, which must not contain secrets.
+// the instructions in the argument given. If these have changed in the meantime, it returns a Conflict or AlreadyExists
+// error. Note returns the note, which must not contain secrets.
 func (h Hub) GiveWithNote(
 	ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, given Given, instructions protocol.HostInstructions,
 	note string,

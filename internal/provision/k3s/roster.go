@@ -22,7 +22,7 @@ type roster struct {
 	// are sorted by name.
 	stay  []*member
 	leave []Host
-	// byName contains the members in stay.
+	// byName contains the members in the stay field.
 	byName map[string]*member
 	// free contains the names of free Hosts that the pools need. The field missing is the number of additional Hosts
 	// that they need.

@@ -15,7 +15,7 @@ import (
 )
 
 // maxSteps is the maximum number of steps of a simulation that would otherwise never end. A real plan with this many
-// steps takes days.
+// steps would take days.
 const maxSteps = 2_000_000
 
 // Event is a step together with the time at which it is taken.

@@ -166,8 +166,8 @@ func (p *Pages) callback(w http.ResponseWriter, r *http.Request) {
 	p.take(w, r, keys, answer, answer.Get(stateField))
 }
 
-// postedCallback handles a provider's response in a form. Browsers send no cookies with a form from another site.
-// Therefore the hub returns its own form with the same fields, which the user submits.
+// postedCallback handles a provider's response that the browser posts as a form. Browsers send no cookies with a form
+// from another site. Therefore the hub returns its own form with the same fields, which the user submits.
 func (p *Pages) postedCallback(w http.ResponseWriter, r *http.Request) {
 	provider, redirect := p.chosen(w, r)
 	if provider == nil {

@@ -124,7 +124,7 @@ func (c *Connector) user(ctx context.Context, p *provider, subject string, claim
 // overage returns a notice if the provider omitted a user's groups because there are too many, as Entra ID does for
 // more than 200 groups. The token then contains a distributed claim in place of the groups, or only a claim that the
 // user has many groups. The hub does not follow distributed claims, because it would have to send a request to an
-// address from a token. A user without groups has no rights from groups.
+// address from a token. The omitted groups therefore grant the user nothing.
 func (c *Connector) overage(claims map[string]json.RawMessage) string {
 	if _, ok := claims[c.GroupsClaim]; ok {
 		return ""
