@@ -156,7 +156,7 @@ func (e AuthorizedEndpoint) ByAPIServer() bool {
 	return e.On() && e.Mode == AuthorizedEndpointAPIServer
 }
 
-// OfflineTime returns Offline, or its default if it is not set.
+// OfflineTime returns Offline, or the default if Offline is not set.
 func (e AuthorizedEndpoint) OfflineTime() time.Duration { return cmp.Or(e.Offline.Duration, time.Hour) }
 
 // DeletionPolicy defines what happens in a member when its Cluster is deleted.

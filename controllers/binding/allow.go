@@ -61,8 +61,8 @@ func unauthenticated(principal string) bool {
 	return principal == "system:anonymous" || principal == "system:unauthenticated"
 }
 
-// keep creates an object on the hub or updates it with change. It does not adopt an object that another user created,
-// because that user may have granted it to anyone before it contained any rights.
+// keep creates an object on the hub or updates it with the function change. It does not adopt an object that another
+// user created, because that user may have granted it to anyone before it contained any rights.
 func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, change func()) error {
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
 	created := apierrors.IsNotFound(err)

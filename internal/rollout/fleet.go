@@ -111,7 +111,7 @@ type Delivery string
 const (
 	// DeliverNothing removes the plan from the member.
 	DeliverNothing Delivery = "Nothing"
-	// DeliverPaused delivers the plan to the member with paused set. Work that is in progress finishes.
+	// DeliverPaused delivers the plan to the member with the paused field set. Work that is in progress finishes.
 	DeliverPaused Delivery = "Paused"
 	// DeliverPlan delivers the plan to the member unchanged.
 	DeliverPlan Delivery = "Plan"

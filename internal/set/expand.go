@@ -51,8 +51,8 @@ type Namespace struct {
 	// UID is the UID of the Namespace that was read. If this Namespace has been deleted since, an apply of the labels
 	// with the UID fails with a conflict. Without the UID, it would create the Namespace again.
 	UID types.UID
-	// Created is the creation time from the API server. Namespaces are ordered by it, so a new namespace does not
-	// change the order of existing namespaces.
+	// Created is the creation time from the API server. Namespaces are ordered by this time, so a new namespace does
+	// not change the order of existing namespaces.
 	Created metav1.Time
 	// Terminating is true while the namespace is being deleted. Such a namespace keeps its share of the quota until it
 	// is gone, and does not receive new objects.

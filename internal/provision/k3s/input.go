@@ -106,8 +106,8 @@ type Host struct {
 	Taken bool
 	// Leaving is true if the Host is being deleted. Its machine is cleaned after the Host has been released.
 	Leaving bool
-	// Gone is true if the Host is being deleted and its agent has not been connected since the deletion started.
-	// Nothing waits for such a host.
+	// Gone is true if the Host is being deleted, its agent is not connected, and the time to wait for the agent has
+	// passed. Nothing waits for such a host.
 	Gone      bool
 	Connected bool
 	// Lost is true if the host has been disconnected for so long that nothing waits for its work.
