@@ -269,9 +269,9 @@ const (
 	HostPlanSecretSuffix = "-host-plan"
 )
 
-// SecretTypeHostPlan is the type of Secrets that hold the instructions of a Host. Writing such a Secret requires the
-// "update" verb on hosts/plan, because the instructions run as root on the machine. Kubernetes does not allow the type
-// of an existing Secret to be changed.
+// SecretTypeHostPlan is the type of Secrets that hold the instructions of a Host. Writing a Secret of this type
+// requires the "update" verb on hosts/plan, because the instructions run as root on the machine. Kubernetes does not
+// allow the type of an existing Secret to be changed.
 const SecretTypeHostPlan = Group + "/host-plan"
 
 // HostPlanKey is the key of the instructions in a Secret of type SecretTypeHostPlan.

@@ -14,7 +14,7 @@ import (
 //
 // In a workspace, which is a namespace on the hub, a Plan applies to the member clusters that clusterName or
 // clusterSelector selects, in the order that rollout defines. In the drover-plans namespace of a member, a Plan sets
-// neither clusterName nor clusterSelector, and applies to the member itself. The agent runs such a Plan whether or not
+// neither clusterName nor clusterSelector, and applies to the member itself. The agent runs these Plans whether or not
 // the hub is reachable. Anyone who can create a Plan can do anything on the nodes that the Plan selects.
 //
 // Deleting a Plan ends its Jobs immediately, and uncordons the nodes that the Plan has cordoned. To let nodes in

@@ -9,8 +9,8 @@ import (
 
 // User represents a person who signs in to the hub with a password and has the principal name "local:<name>". The
 // password hash is not part of the User. It is stored in the Secret drover-user-<name> in the manager's namespace. To
-// set the password, use "kubectl drover user". A User with spec.principal represents a person who signs in through an
-// AuthProvider instead. Create such a User to lock that person out.
+// set the password, use "kubectl drover user". A User with spec.principal instead represents a person who signs in
+// through an AuthProvider. To lock that person out, create one with spec.disabled set to true.
 //
 // Users can sign in only if signIn.issuer is set in the manager's configuration. They get their rights from bindings
 // and from the hub's own RBAC.

@@ -18,7 +18,7 @@ type owners struct {
 	expected map[Key]struct{}
 	// early contains the owners for which Replace was called before Expect. It is nil after the call to Expect.
 	early map[Key]struct{}
-	// complete is true once Replace has been called for every expected owner.
+	// complete is true once every expected owner has declared its sets.
 	complete bool
 }
 

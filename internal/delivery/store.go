@@ -149,8 +149,9 @@ func (d *Store) OnResult(kind string, f func(Key)) {
 	g.result[kind] = append(g.result[kind], f)
 }
 
-// Expect sets the list of owners that exist on the hub. Once Replace has been called for each of them, the store is
-// complete and starts removing sets without an owner from members. A second call drops owners that no longer exist.
+// Expect sets the list of owners that exist on the hub. Once all of them have declared their sets with Replace, the
+// store is complete and starts removing sets without an owner from members. A second call drops owners that no longer
+// exist.
 func (d *Store) Expect(keys []Key) {
 	g := d.lock()
 	defer d.unlock()

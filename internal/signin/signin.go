@@ -58,8 +58,8 @@ type Options struct {
 	Client    client.Client
 	Live      client.Reader
 	Namespace string
-	// Disabled reports whether a User disables a principal of an AuthProvider. The spec.principal of such a User
-	// contains the principal.
+	// Disabled reports whether a User disables a principal of an AuthProvider. The User names the principal in
+	// spec.principal.
 	Disabled func(ctx context.Context, principal string) (bool, error)
 	// Named returns the given groups that bindings refer to. If they do not all fit into a token, the first groups take
 	// precedence.

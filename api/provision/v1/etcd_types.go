@@ -228,7 +228,7 @@ type EtcdSnapshotStatus struct {
 // Labels, annotations and conditions on a DroverCluster's EtcdSnapshots.
 const (
 	// LabelScheduled with the value "true" marks an EtcdSnapshot that the provisioner created according to its owner's
-	// schedule. Such snapshots are removed when their number exceeds the owner's retention.
+	// schedule. These snapshots are removed when their number exceeds the owner's retention.
 	LabelScheduled = Group + "/scheduled"
 	// AnnotationScheduledFor contains the time for which an EtcdSnapshot was scheduled, in RFC 3339.
 	AnnotationScheduledFor = Group + "/scheduled-for"

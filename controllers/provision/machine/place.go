@@ -262,7 +262,7 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 }
 
 // foreignInstructions returns a machine's readiness if the Secret with the name of the Host's instructions is foreign.
-// The content of such a Secret is not used.
+// The content of a foreign Secret is not used.
 func foreignInstructions(err error) status.Readiness {
 	return status.Readiness{Stalled: true, Reason: infrav1.ReasonSecretConflict, Message: err.Error(), Again: lookAgain}
 }

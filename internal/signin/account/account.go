@@ -39,7 +39,7 @@ type Accounts struct {
 	// Cache reads Users, AuthProviders, and the password Secrets in Namespace. Live reads them from the API server.
 	Cache, Live client.Reader
 	Namespace   string
-	// Disabled reports whether a User disables a principal. The spec.principal of such a User contains the principal.
+	// Disabled reports whether a User disables a principal. The User names the principal in spec.principal.
 	Disabled func(ctx context.Context, principal string) (bool, error)
 	// Named returns the given groups that bindings refer to.
 	Named func(groups []string) ([]string, error)
