@@ -50,9 +50,9 @@ func newLastError(write func(ctx context.Context, text string) error, log logr.L
 	return &lastError{write: write, wake: make(chan struct{}, 1), log: log}
 }
 
-// annotate returns a function that sets the annotation of the agent's Deployment. To remove the annotation, the
-// function reads the Deployment first: every new leader removes the annotation, usually there is none, and a read is
-// cheaper for the API server than a write.
+// annotate returns a function that sets the annotation of the agent's Deployment. Every new leader removes the
+// annotation, although usually there is none. Before it removes the annotation, the function therefore reads the
+// Deployment, because a read is cheaper for the API server than a write.
 func annotate(get func(context.Context) (*appsv1.Deployment, error),
 	set func(ctx context.Context, key, value string) error) func(context.Context, string) error {
 	return func(ctx context.Context, text string) error {
