@@ -66,7 +66,7 @@ func Register(mux *http.ServeMux) {
 // load returns all files of the page, by path.
 func load() map[string]file {
 	contents := map[string][]byte{"core/kinds.js": kindsModule()}
-	_ = fs.WalkDir(static, "static", func(name string, entry fs.DirEntry, _ error) error { // the folder is in the binary
+	_ = fs.WalkDir(static, "static", func(name string, entry fs.DirEntry, _ error) error { // part of the binary
 		if !entry.IsDir() && types[path.Ext(name)] != "" {
 			contents[strings.TrimPrefix(name, "static/")], _ = fs.ReadFile(static, name)
 		}
