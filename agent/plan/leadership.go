@@ -266,8 +266,8 @@ func (l *leadership) loop(ctx context.Context) {
 	}
 }
 
-// pass takes steps until every Plan is waiting, publishes the status of the Plans, and returns when the next pass is
-// due.
+// pass advances the Plans until all of them are waiting, publishes their status, and returns the time at which the next
+// pass is due.
 func (l *leadership) pass(ctx context.Context) time.Time {
 	next := &deadline{}
 	l.waits.explain(l.jobs.Values())

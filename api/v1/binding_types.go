@@ -38,8 +38,8 @@ type ClusterRoleTemplateBinding struct {
 
 	// status reports in which members the binding is in force.
 	//
-	// Ready is True with reason Applied, NoClusters, MembersAway or Expired. It is False with reason MembersAway if no
-	// member has ever received the binding. Otherwise it is False with reason Delivering, DeliveryFailed, Conflict,
+	// Ready is True with reason Applied, NoClusters, MembersAway or Expired. If no member has ever received the binding,
+	// Ready is False with reason MembersAway. Ready is also False with reason Delivering, DeliveryFailed, Conflict,
 	// Fighting, RoleMissing, ClusterNotFound, InvalidSelector, AgentTooOld, AgentReadOnly, NoLeader or
 	// IdentityMismatch, or with the reason from the role template.
 	// +optional

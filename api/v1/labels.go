@@ -125,7 +125,7 @@ const (
 	SecretKindProvision = "provision"
 	// SecretKindAuthority marks the Secret with the hub's own CA.
 	SecretKindAuthority = "authority"
-	// SecretKindSignIn marks the Secret with the keys that sign users' tokens.
+	// SecretKindSignIn marks the Secret that holds the keys used to sign users' tokens.
 	SecretKindSignIn = "sign-in"
 	// SecretKindUser marks the Secret "drover-user-<user>" with the hash of a User's password.
 	SecretKindUser = "user"

@@ -166,8 +166,8 @@ const (
 
 // ProjectStatus describes the progress of delivering a Project.
 //
-// Ready is True with reason Applied, NoClusters or MembersAway. It is False with reason MembersAway if no member has
-// ever received the project. Otherwise it is False with reason Delivering, DeliveryFailed, Conflict, Fighting,
+// Ready is True with reason Applied, NoClusters or MembersAway. If no member has ever received the project, Ready is
+// False with reason MembersAway. Ready is also False with reason Delivering, DeliveryFailed, Conflict, Fighting,
 // ClusterNotFound, InvalidSelector, NamespaceTaken, SecretRefused, AgentTooOld, AgentReadOnly, NoLeader or
 // IdentityMismatch.
 type ProjectStatus struct {

@@ -129,8 +129,8 @@ type RoleTemplateStatus struct {
 
 	// conditions contains Ready, and Stalled while manual action is required.
 	//
-	// Ready is True with reason Available, Applied or MembersAway. It is False with reason MembersAway if no member has
-	// ever received the template. Otherwise it is False with reason Delivering, DeliveryFailed, Conflict, Fighting,
+	// Ready is True with reason Available, Applied or MembersAway. If no member has ever received the template, Ready is
+	// False with reason MembersAway. Ready is also False with reason Delivering, DeliveryFailed, Conflict, Fighting,
 	// RoleTemplateNotFound, InheritanceCycle, ContextMismatch, InheritsExternal or InvalidRules.
 	// +optional
 	// +listType=map

@@ -51,9 +51,10 @@ func (l *losses) lost(now time.Time) {
 // returned must be called when a lost member reconnects.
 func (l *losses) returned() { l.admitted = l.admitted.Add(-AdmissionTime(1)) }
 
-// returning returns the time until which a member that was lost at the given time, as one of many, may still reconnect.
-// It returns the zero time if the member was not one of many. If other members are lost later, the time is extended,
-// but never beyond the time that would apply if all members had been lost together with this one.
+// returning returns the deadline for the reconnection of a member that was lost at the given time together with many
+// others. It returns the zero time if the member was not lost together with many others. If more members are lost
+// later, the deadline is extended, but never beyond the deadline that would apply if all members had been lost at the
+// same time as this one.
 func (l *losses) returning(lost time.Time, members int) time.Time {
 	if l.many.IsZero() {
 		return time.Time{}

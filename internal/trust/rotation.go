@@ -22,8 +22,8 @@ type State struct {
 	Identity string
 	// Active is the authority that signs the hub's certificates.
 	Active KeyPair
-	// Bridges are certificates, as PEM, that replaced authorities have issued for their successors, with the newest
-	// first. The hub presents them after its own certificate, so that a client that trusts only a replaced authority
+	// Bridges contains PEM-encoded certificates, newest first. Each was issued to an authority by the authority that it
+	// replaced. The hub presents them after its own certificate, so that a client that trusts only a replaced authority
 	// can verify Active.
 	Bridges []byte
 	// Old is the certificate, as PEM, of the authority that Active replaced. It is still announced to agents.
@@ -39,9 +39,9 @@ const (
 	RenewBefore = 365 * 24 * time.Hour
 	// RetireAfter is how long a replaced authority is still announced to agents.
 	RetireAfter = 30 * 24 * time.Hour
-	// RevokePatience is the maximum time, after a change, for which the revocation of the old authority waits for
-	// connected members to learn about the new authority. The wait is limited because a member that never confirms the
-	// new authority must not keep a stolen key in force.
+	// RevokePatience limits how long the old authority stays trusted after it has been replaced, while connected
+	// members learn about the new one. Without this limit, a member that never confirms the new authority could keep a
+	// stolen key valid.
 	RevokePatience = 10 * time.Minute
 )
 

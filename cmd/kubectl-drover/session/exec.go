@@ -118,7 +118,7 @@ type outcome struct {
 // outcomes holds the outcome for each Cluster, ordered by name.
 type outcomes struct {
 	Items []outcome `json:"items"`
-	// Incomplete reports whether more Clusters may exist. The command was not run for them.
+	// Incomplete reports whether there may be more Clusters, on which the command was not run.
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 

@@ -128,7 +128,7 @@ func (a *Authenticator) provider(ctx context.Context, claims unverified) (string
 	return found, nil
 }
 
-// verifier returns an AuthProvider that is not disabled, and its verifier.
+// verifier returns the named AuthProvider and its verifier. It returns an error if the provider is disabled.
 func (a *Authenticator) verifier(ctx context.Context, name string) (*v1.AuthProvider, *Verifier, error) {
 	p, err := a.Accounts.Provider(ctx, a.Cache, name)
 	if errors.Is(err, account.ErrNotStanding) {
