@@ -325,6 +325,22 @@ func TestManifests(t *testing.T) {
 			t.Error("a manifest without a Deployment was taken")
 		}
 	})
+	t.Run("on simulated nodes, the manifest is applied without the Deployment, and with all else", func(t *testing.T) {
+		manifest, err := new(registration.Manifests).Manifest(registration.ManifestInput{
+			Image: "drover", Trust: v1.TrustSystem, Token: "t", Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := withoutDeployment(manifest)
+		if err != nil || bytes.Contains(got, []byte("kind: Deployment\n")) {
+			t.Errorf("got %s, %v, want no Deployment", got, err)
+		}
+		kinds := func(manifest []byte) int { return bytes.Count(manifest, []byte("\nkind: ")) }
+		if want := kinds(manifest) - 1; kinds(got) != want || want < 5 {
+			t.Errorf("it has %d objects, want %d", kinds(got), want)
+		}
+	})
 	t.Run("the manager takes the configuration", func(t *testing.T) {
 		content, err := managerConfig(simulatedNodes, 4711, "")
 		if err != nil {

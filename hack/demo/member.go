@@ -4,10 +4,12 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -19,7 +21,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -144,8 +148,37 @@ func (d *demo) applyManifests(ctx context.Context) (string, error) {
 		if err := awaitNotDeleting(ctx, m.plane, namespace); err != nil {
 			return err
 		}
+		if d.state.Nodes == simulatedNodes {
+			if manifest, err = withoutDeployment(manifest); err != nil {
+				return err
+			}
+		}
 		return d.apply(ctx, m.plane, manifest)
 	})
+}
+
+// withoutDeployment returns a manifest without the agent's Deployment. Simulated nodes do not run the Deployment's
+// pods, and the hub would report pods that are not ready although the agent is connected.
+func withoutDeployment(manifest []byte) ([]byte, error) {
+	var kept bytes.Buffer
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
+	for {
+		raw, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return kept.Bytes(), nil
+		}
+		var object metav1.TypeMeta
+		if err == nil {
+			err = yaml.Unmarshal(raw, &object)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the agent's manifest: %w", err)
+		}
+		if object.Kind != "Deployment" {
+			kept.WriteString("---\n")
+			kept.Write(raw)
+		}
+	}
 }
 
 // startAgents runs the agents as processes, because there are no nodes for their Deployments.

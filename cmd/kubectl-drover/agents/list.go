@@ -27,6 +27,7 @@ const (
 	agentWaiting   = "waiting"
 	agentUpgrading = "upgrading"
 	agentFailed    = "failed"
+	agentDegraded  = "degraded"
 	agentUnmanaged = "unmanaged"
 	agentAway      = "away"
 	agentAbsent    = "absent"
@@ -67,7 +68,8 @@ The state of an agent is one of:
   current    the agent has the wanted Deployment
   waiting    the agent is not yet due to be upgraded
   upgrading  the upgrade is in progress
-  failed     the agent restored its previous Deployment, or did not reconnect in time
+  failed     the upgrade failed: the agent restored its previous Deployment, or did not reconnect
+  degraded   the agent is connected, but some pods of its Deployment are not ready
   unmanaged  the hub cannot change the agent
   away       the agent is not connected; the last known values are shown
   absent     no agent has joined`,
@@ -150,7 +152,7 @@ func agentOf(c *v1.Cluster) agentRow {
 // agentStates maps the reasons of the condition AgentUpToDate to states.
 var agentStates = map[string]string{
 	v1.ReasonAgentUpdated: agentCurrent, v1.ReasonAgentWaiting: agentWaiting, v1.ReasonAgentUpdating: agentUpgrading, v1.ReasonAgentRolledBack: agentFailed,
-	v1.ReasonAgentRejected: agentFailed, v1.ReasonAgentNotReady: agentFailed, v1.ReasonAgentProfileDiffers: agentUnmanaged, v1.ReasonAgentUnmanaged: agentUnmanaged,
+	v1.ReasonAgentRejected: agentFailed, v1.ReasonAgentNotReady: agentDegraded, v1.ReasonAgentProfileDiffers: agentUnmanaged, v1.ReasonAgentUnmanaged: agentUnmanaged,
 	v1.ReasonNodeAgentsMissing: agentUnmanaged,
 }
 

@@ -222,25 +222,45 @@ func (r *statusReader) clusters(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	counts := &agentCounts{Total: len(all.Items), States: map[string]int{}, Versions: map[string]int{}}
+	r.count(all.Items)
+	return nil
+}
+
+// count counts the agents of Clusters, and records the agents that need attention.
+func (r *statusReader) count(all []v1.Cluster) {
+	counts := &agentCounts{Total: len(all), States: map[string]int{}, Versions: map[string]int{}}
 	r.status.Agents = counts
 	bad := map[string][]string{}
-	for i := range all.Items {
-		c := &all.Items[i]
+	for i := range all {
+		c := &all[i]
 		row := agentOf(c)
 		counts.States[row.State]++
 		if row.Version != "" {
 			counts.Versions[row.Version]++
 		}
-		if row.State == agentFailed || row.State == agentAway {
+		if slices.Contains([]string{agentFailed, agentDegraded, agentAway}, row.State) {
 			bad[row.State] = append(bad[row.State], c.Namespace+"/"+c.Name)
 		}
 		r.approval("Cluster", c, c.Status.Conditions)
 	}
 	for state, names := range bad {
-		r.problem("%d agents are %s: %s: \"kubectl drover agents -A\" says why", len(names), state, first(names))
+		r.problem("%s: %s: \"kubectl drover agents -A\" says why", agentProblem(state, len(names)), first(names))
 	}
-	return nil
+}
+
+// agentProblem describes a state that n agents have.
+func agentProblem(state string, n int) string {
+	agents, are := "agents", "are"
+	if n == 1 {
+		agents, are = "agent", "is"
+	}
+	switch state {
+	case agentFailed:
+		return fmt.Sprintf("the upgrade of %d %s failed", n, agents)
+	case agentDegraded:
+		return fmt.Sprintf("%d %s %s connected, but not all of the pods are ready", n, agents, are)
+	}
+	return fmt.Sprintf("%d %s %s %s", n, agents, are, state)
 }
 
 // first joins the first few names in a list.
@@ -338,7 +358,7 @@ func (r *statusReader) certificate(name string, c *x509.Certificate) {
 }
 
 func agentStateOrder() []string {
-	return []string{agentCurrent, agentWaiting, agentUpgrading, agentFailed, agentUnmanaged, agentAway, agentAbsent}
+	return []string{agentCurrent, agentWaiting, agentUpgrading, agentFailed, agentDegraded, agentUnmanaged, agentAway, agentAbsent}
 }
 
 // counted formats counts in the given order, or sorted by name if no order is given.

@@ -289,3 +289,39 @@ func unpack(t *testing.T, name string) map[string]string {
 		files[header.Name] = string(raw)
 	}
 }
+
+func TestStatusDoesNotCallAConnectedAgentFailed(t *testing.T) {
+	cluster := func(name, reason string) v1.Cluster {
+		return v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}, Status: v1.ClusterStatus{
+			Agent: &v1.AgentStatus{Version: "v1"}, Conditions: []metav1.Condition{
+				{Type: v1.ConditionConnected, Status: metav1.ConditionTrue},
+				{Type: v1.ConditionAgentUpToDate, Status: metav1.ConditionFalse, Reason: reason},
+			}}}
+	}
+	for name, tt := range map[string]struct {
+		clusters []v1.Cluster
+		want     string
+	}{
+		"one with pods that are not ready": {
+			[]v1.Cluster{cluster("a", v1.ReasonAgentNotReady)},
+			`1 agent is connected, but not all of the pods are ready: team/a: "kubectl drover agents -A" says why`,
+		},
+		"two of them": {
+			[]v1.Cluster{cluster("a", v1.ReasonAgentNotReady), cluster("b", v1.ReasonAgentNotReady)},
+			`2 agents are connected, but not all of the pods are ready: team/a, team/b: "kubectl drover agents -A" says why`,
+		},
+		"one that restored its Deployment": {
+			[]v1.Cluster{cluster("a", v1.ReasonAgentRolledBack)},
+			`the upgrade of 1 agent failed: team/a: "kubectl drover agents -A" says why`,
+		},
+		"one that the hub cannot change, as in a demo": {[]v1.Cluster{cluster("a", v1.ReasonAgentUnmanaged)}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &statusReader{}
+			r.count(tt.clusters)
+			if got := strings.Join(r.status.Problems, "; "); got != tt.want {
+				t.Errorf("the problems are %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
