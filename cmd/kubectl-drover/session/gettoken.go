@@ -214,7 +214,7 @@ func (o *options) freshSession(ctx context.Context, c *cobra.Command, s signing,
 		if err != nil {
 			return nil, untrustedHub(err)
 		}
-		return s.signIn(ctx, c.ErrOrStderr(), at)
+		return s.signIn(ctx, c.ErrOrStderr(), at, before)
 	})
 }
 

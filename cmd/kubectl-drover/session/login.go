@@ -54,16 +54,21 @@ func NewLogin(shared *cli.Options) *cobra.Command {
 		Use: "login URL", Short: "Sign in to a hub with a browser",
 		Long: `Sign in to a hub with a browser.
 
-URL is the value of signIn.issuer in the hub's configuration. The tokens are stored in
-~/.kube/cache/drover, readable only by you, and never in your kubeconfig. "kubectl drover use" and
-"kubectl drover kubeconfig" write contexts to it that make kubectl get tokens from "kubectl drover
-get-token".
+URL is the value of signIn.issuer in the hub's configuration, or the address of the hub's page. The
+tokens are stored in ~/.kube/cache/drover, readable only by you, and never in your kubeconfig.
+"kubectl drover use" and "kubectl drover kubeconfig" write contexts to it that make kubectl get
+tokens from "kubectl drover get-token".
+
+There is one session per hub: if you sign in as another user, the session before is replaced. With
+the environment variable ` + cacheDir + `, as in kubectl, sessions are in another folder. A terminal
+with another value acts as another user, with the same kubeconfig.
 
 If the hub's API server accepts these tokens, your kubeconfig gets a context for the hub, which the
 other commands of this plugin use. The current context stays.`,
 		Example: `  kubectl drover login https://hub.example.com
   kubectl drover login https://hub.example.com --ca hub-ca.crt
-  kubectl drover login https://hub.example.com --device`,
+  kubectl drover login https://hub.example.com --device
+  ` + cacheDir + `=~/.kube/cache-bob kubectl drover login https://hub.example.com`,
 		Args: cli.Arguments(1, "the URL of a hub"), ValidArgsFunction: cli.First(o.CompleteHubURLs),
 		RunE: func(c *cobra.Command, args []string) error { return o.login(c, args[0], s) },
 	}
@@ -82,13 +87,22 @@ func (s *signing) bind(c *cobra.Command) {
 	c.Flags().DurationVar(&s.timeout, "timeout", signInLimit, "How long to wait for the sign-in in the browser")
 }
 
+// cacheDir is the environment variable that sets kubectl's cache folder.
+const cacheDir = "KUBECACHEDIR"
+
 // sessions returns the store of the user's sessions for all hubs.
 func sessions() (login.Store, error) {
+	store := login.Store{Now: time.Now, Waiting: waiting}
+	if cache := os.Getenv(cacheDir); cache != "" {
+		store.Dir = filepath.Join(cache, "drover")
+		return store, nil
+	}
 	home := homedir.HomeDir()
 	if home == "" {
 		return login.Store{}, errors.New("your home directory is not known: set HOME")
 	}
-	return login.Store{Dir: filepath.Join(home, ".kube", "cache", "drover"), Now: time.Now, Waiting: waiting}, nil
+	store.Dir = filepath.Join(home, ".kube", "cache", "drover")
+	return store, nil
 }
 
 func waiting(issuer string) {
@@ -122,7 +136,7 @@ func (o *options) login(c *cobra.Command, raw string, s signing) error {
 		if err != nil {
 			return nil, untrustedHub(err)
 		}
-		session, err = s.signIn(ctx, c.ErrOrStderr(), at)
+		session, err = s.signIn(ctx, c.ErrOrStderr(), at, before)
 		return session, err
 	})
 	if err != nil {
@@ -150,21 +164,32 @@ func untrustedHub(err error) error {
 	return cli.UnreachedHub(err)
 }
 
-// signIn signs the user in. It writes instructions for the user to out.
-func (s signing) signIn(ctx context.Context, out io.Writer, at *login.Issuer) (*login.Session, error) {
+// signIn signs the user in. It writes instructions for the user to out. before is the session that the new session
+// replaces, or nil.
+func (s signing) signIn(
+	ctx context.Context, out io.Writer, at *login.Issuer, before *login.Session,
+) (*login.Session, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("timed out after %s: start again, with a longer --timeout if necessary", s.timeout))
 	defer cancel()
 	session, err := s.ask(ctx, out, at)
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprint(out, welcome(session))
+	fmt.Fprint(out, welcome(session, before))
 	return session, nil
 }
 
-// welcome returns the message that is shown after a user has signed in.
-func welcome(s *login.Session) string {
-	text := fmt.Sprintf("Signed in to %s as %s.\n", s.Issuer, cli.Plain(s.Claims().Subject))
+// welcome returns the message that is shown after a user has signed in. before is the session that s replaces, or nil.
+func welcome(s, before *login.Session) string {
+	is, was := s.Claims().Subject, ""
+	if before != nil {
+		was = before.Claims().Subject
+	}
+	text := fmt.Sprintf("Signed in to %s as %s.\n", s.Issuer, cli.Plain(is))
+	if was != "" && was != is {
+		text = fmt.Sprintf("Signed in to %s as %s; the session of %s on this hub is replaced, in all contexts of this hub. "+
+			"To keep both sessions, set another %s for one of them.\n", s.Issuer, cli.Plain(is), cli.Plain(was), cacheDir)
+	}
 	if s.Notice != "" {
 		text += fmt.Sprintf("Warning: %s.\n", cli.Plain(s.Notice))
 	}

@@ -4,6 +4,7 @@
 package session
 
 import (
+	"encoding/base64"
 	"errors"
 	"os"
 	"strings"
@@ -71,12 +72,64 @@ func TestExecCredentialInfoIsReadFromKubectl(t *testing.T) {
 
 func TestAUserIsToldWhatTheHubSaysOfTheLogin(t *testing.T) {
 	session := &login.Session{Issuer: "https://hub.example.com", Notice: "the provider left your groups out\x1b[2J\nSigned in as admin"}
-	if text := welcome(session); strings.Count(text, "\n") != 2 || !strings.Contains(text, "\nWarning: the provider left your groups out") || strings.Contains(text, "\x1b") {
+	if text := welcome(session, nil); strings.Count(text, "\n") != 2 || !strings.Contains(text, "\nWarning: the provider left your groups out") || strings.Contains(text, "\x1b") {
 		t.Errorf("the user is told %q, want the notice on a line of its own, without control characters", text)
 	}
 	session.Notice = ""
-	if text := welcome(session); strings.Contains(text, "Warning") {
+	if text := welcome(session, nil); strings.Contains(text, "Warning") {
 		t.Errorf("the user is told %q, want no warning without a notice", text)
+	}
+}
+
+// sessionOf returns a session of a user.
+func sessionOf(user string) *login.Session {
+	claims := base64.RawURLEncoding.EncodeToString([]byte(`{"sub":"` + user + `"}`))
+	return &login.Session{Issuer: "https://hub.example.com", Token: "x." + claims + ".x"}
+}
+
+func TestALoginThatReplacesAnotherUsersSessionSaysSo(t *testing.T) {
+	const same = "Signed in to https://hub.example.com as local:bob.\n"
+	for name, tt := range map[string]struct {
+		before *login.Session
+		want   string
+	}{
+		"no session":                 {nil, same},
+		"a session of the same user": {sessionOf("local:bob"), same},
+		"a damaged session":          {&login.Session{}, same},
+		"another user's session": {sessionOf("local:alice"), "Signed in to https://hub.example.com as local:bob; " +
+			"the session of local:alice on this hub is replaced"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := welcome(sessionOf("local:bob"), tt.before); !strings.HasPrefix(got, tt.want) {
+				t.Errorf("the user is told %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestTwoUsersKeepTheirSessionsWithTwoCacheFolders(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	const hub = "https://hub.example.com"
+	folders := map[string]string{"local:alice": "", "local:bob": t.TempDir()}
+	for user, folder := range folders {
+		t.Setenv(cacheDir, folder)
+		store, err := sessions()
+		if err == nil {
+			err = store.Change(t.Context(), hub, func(*login.Session) (*login.Session, error) { return sessionOf(user), nil })
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for user, folder := range folders {
+		t.Setenv(cacheDir, folder)
+		store, err := sessions()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if session, err := store.Load(hub); err != nil || session.Claims().Subject != user {
+			t.Errorf("with %s=%q the session is %v (%v), want the session of %s", cacheDir, folder, session, err, user)
+		}
 	}
 }
 

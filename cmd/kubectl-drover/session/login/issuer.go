@@ -63,13 +63,23 @@ type Issuer struct {
 	client   *http.Client
 }
 
+// pagePath is the path of the hub's page below the hub's URL.
+const pagePath = "/ui"
+
 // ParseURL normalizes the URL of a hub to the form of an issuer URL. The issuer URL uses https, is in lower case, and
-// contains neither port 443 nor a trailing slash.
+// contains neither port 443 nor a trailing slash. ParseURL also accepts an address of the hub's page, as browsers show
+// it.
 func ParseURL(raw string) (string, error) {
 	if !strings.Contains(raw, "://") {
 		raw = "https://" + raw
 	}
-	u, err := url.Parse(strings.TrimRight(raw, "/"))
+	u, err := url.Parse(raw)
+	if err == nil {
+		if hub, _, found := strings.Cut(u.Path+"/", pagePath+"/"); found {
+			u = &url.URL{Scheme: u.Scheme, User: u.User, Host: u.Host, Path: hub}
+		}
+		u.Path, u.RawPath = strings.TrimRight(u.Path, "/"), strings.TrimRight(u.RawPath, "/")
+	}
 	if err != nil || u.Scheme != "https" || u.Host == "" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
 		return "", fmt.Errorf("%q is not the URL of a hub: use a URL such as https://hub.example.com", raw)
 	}

@@ -360,16 +360,22 @@ func TestAUserSignsInByACode(t *testing.T) {
 
 func TestParseURL(t *testing.T) {
 	for raw, want := range map[string]string{
-		"https://Hub.Example.com:443/":  "https://hub.example.com",
-		"hub.example.com:8443":          "https://hub.example.com:8443",
-		"https://[::1]:8443":            "https://[::1]:8443",
-		"http://hub.example.com":        "",
-		"https://user@hub.example.com":  "",
-		"https://hub.example.com?x=1":   "",
-		"https://hub.example.com#x":     "",
-		"https://":                      "",
-		"https://hub.example.com/\x1b[": "",
-		"":                              "",
+		"https://Hub.Example.com:443/":                           "https://hub.example.com",
+		"hub.example.com:8443":                                   "https://hub.example.com:8443",
+		"https://[::1]:8443":                                     "https://[::1]:8443",
+		"https://hub.example.com/ui/":                            "https://hub.example.com",
+		"hub.example.com/ui":                                     "https://hub.example.com",
+		"https://hub.example.com/a/ui/":                          "https://hub.example.com/a",
+		"https://hub.example.com/gui/":                           "https://hub.example.com/gui",
+		"https://hub.example.com/ui/?q=prod#/clusters/team/prod": "https://hub.example.com",
+		"https://user@hub.example.com/ui/":                       "",
+		"http://hub.example.com":                                 "",
+		"https://user@hub.example.com":                           "",
+		"https://hub.example.com?x=1":                            "",
+		"https://hub.example.com#x":                              "",
+		"https://":                                               "",
+		"https://hub.example.com/\x1b[":                          "",
+		"":                                                       "",
 	} {
 		if got, err := ParseURL(raw); got != want || (err == nil) != (want != "") {
 			t.Errorf("%q is %q (%v), expected %q", raw, got, err, want)
