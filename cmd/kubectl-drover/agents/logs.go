@@ -44,7 +44,7 @@ func NewLogs(shared *cli.Options) *cobra.Command {
 	c := &cobra.Command{Use: "logs", Short: "Print the log of a Cluster's agent"}
 	o := &logs{Options: shared}
 	agent := &cobra.Command{
-		Use: "agent -c CLUSTER", Short: "Print the log of a Cluster's agent", Args: cli.NoArguments,
+		Use: "agent -c CLUSTER", Short: "Print the log of a Cluster's agent", Args: oneFlag,
 		Long: `Print the log of a Cluster's agent.
 
 The log is read through the hub with your own rights in the member: list on pods and get on
@@ -68,9 +68,19 @@ of at most 20 pods are printed.`,
 	return c
 }
 
+// oneFlag rejects arguments. If there is one, it is probably the Cluster.
+func oneFlag(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("kubectl drover logs agent has no arguments but got %q: use \"kubectl drover logs agent -c %s\"",
+			cli.Visible(args[0]), cli.Visible(args[0]))
+	}
+	return nil
+}
+
 func (o *logs) run(c *cobra.Command) error {
 	if (o.cluster == "") == (o.memberContext == "") {
-		return errors.New("set either --cluster, to read the log through the hub, or --member-context")
+		return errors.New("set either --cluster, to read the log through the hub, or --member-context: for example " +
+			"\"kubectl drover logs agent -c CLUSTER\"")
 	}
 	flags := o.Overrides.AuthInfo
 	if flags.Token != "" || flags.TokenFile != "" || flags.ClientCertificate != "" || o.Overrides.Context.AuthInfo != "" {
@@ -100,7 +110,7 @@ func (o *logs) config() (*rest.Config, error) {
 	base, _ := o.Proxy()
 	if base == "" {
 		return nil, errors.New("the kubeconfig does not have the address of the hub's proxy: set it once with \"kubectl " +
-			"drover use --hub=URL --context CONTEXT\", or use --member-context")
+			"drover use --hub=URL --ca FILE --context CONTEXT\", or use --member-context")
 	}
 	return o.MemberConfig("", base, h.Workspace, o.cluster)
 }

@@ -64,6 +64,9 @@ func (ch *Change) Real() bool { return ch.dryRun == dryRunNone }
 // Local reports whether the command must not send any changes to the hub.
 func (ch *Change) Local() bool { return ch.dryRun == dryRunClient }
 
+// Prints reports whether the command prints the object, or its name, instead of a line that says what was done.
+func (ch *Change) Prints() bool { return ch.output != "" }
+
 // Make calls do to change an object, and then prints the object. In a client-side dry run, it does not call do. In a
 // server-side dry run, the client that do receives does not persist any changes. done describes the change, for example
 // "created".

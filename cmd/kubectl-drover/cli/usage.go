@@ -44,6 +44,9 @@ func suggest(c *cobra.Command) {
 		if found := c.SuggestionsFor(args[0]); len(found) > 0 {
 			advice = "did you mean \"" + strings.Join(found, `" or "`) + "\"? See"
 		}
+		if only := onlyCommand(c); only != nil && advice == "see" {
+			advice = "did you mean \"" + only.UseLine() + "\"? See"
+		}
 		return fmt.Errorf("unknown command %q for %q: %s \"%s --help\"", Visible(args[0]), c.CommandPath(), advice,
 			c.CommandPath())
 	}
@@ -51,6 +54,14 @@ func suggest(c *cobra.Command) {
 	if !c.Runnable() { // cobra does not check the arguments of a command that is not runnable
 		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	}
+}
+
+// onlyCommand returns the subcommand of a command that has only one, and otherwise nil.
+func onlyCommand(c *cobra.Command) *cobra.Command {
+	if all := c.Commands(); len(all) == 1 {
+		return all[0]
+	}
+	return nil
 }
 
 // suggestedDistance is the maximum edit distance between a mistyped command and a suggestion.

@@ -79,6 +79,9 @@ func retryPlan(
 		return alreadyPaused(plan)
 	}
 	if !failed(&plan.Status) {
+		if change.Prints() {
+			c.PrintErrf("No node of plan %s/%s has failed: there is nothing to retry.\n", plan.Namespace, cli.Plain(name))
+		}
 		return change.Make(h, c.OutOrStdout(), plan, "unchanged: no node has failed", nothing)
 	}
 	var kept error

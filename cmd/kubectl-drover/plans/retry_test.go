@@ -153,6 +153,16 @@ func TestAPlanIsRetriedByAPause(t *testing.T) {
 	}
 }
 
+// succeed writes the status of a plan that is complete in its member.
+func succeed(r *retried) {
+	r.t.Helper()
+	plan := r.read()
+	plan.Status = v1.PlanStatus{Clusters: &v1.PlanCount{Total: 1, Complete: 1, Summary: "1/1"}}
+	if err := r.Client.Status().Update(r.t.Context(), plan); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 func TestARetryChangesNothing(t *testing.T) {
 	hub := testkit.Shared(t)
 	for name, tt := range map[string]struct {
@@ -164,13 +174,11 @@ func TestARetryChangesNothing(t *testing.T) {
 		"in a dry run that prints what Git holds": {
 			[]string{"--dry-run=client", "-o", "yaml"}, nil, cli.ExitAllowed, "image: registry.example.com/upgrade"},
 		"in a dry run of the hub": {[]string{"--dry-run=server"}, nil, cli.ExitAllowed, "retried (server dry run)"},
-		"without a failure": {nil, func(r *retried) {
-			plan := r.read()
-			plan.Status = v1.PlanStatus{Clusters: &v1.PlanCount{Total: 1, Complete: 1, Summary: "1/1"}}
-			if err := r.Client.Status().Update(r.t.Context(), plan); err != nil {
-				r.t.Fatal(err)
-			}
-		}, cli.ExitAllowed, "unchanged: no node has failed"},
+		"without a failure":       {nil, succeed, cli.ExitAllowed, "unchanged: no node has failed"},
+		"without a failure, in a dry run": {
+			[]string{"--dry-run=client"}, succeed, cli.ExitAllowed, "unchanged: no node has failed (dry run)"},
+		"without a failure, in a dry run that prints what Git holds": {
+			[]string{"--dry-run=client", "-o", "yaml"}, succeed, cli.ExitAllowed, "k3s has failed: there is nothing to retry"},
 		"if the plan is paused": {nil, func(r *retried) {
 			r.manifest.Object["spec"].(map[string]any)["paused"] = true
 			r.apply()
