@@ -94,6 +94,19 @@ func (o *Options) BindWorkspace(c *cobra.Command) {
 	Complete(c, "workspace", o.CompleteWorkspaces)
 }
 
+// TakeWorkspace takes the workspace from a name in the form WORKSPACE/NAME, and leaves NAME.
+func (o *Options) TakeWorkspace(target *string) error {
+	workspace, name, found := strings.Cut(*target, "/")
+	if !found {
+		return nil
+	}
+	if o.Workspace != "" && o.Workspace != workspace {
+		return fmt.Errorf("%s is not in the workspace %s: omit -w", Visible(*target), Visible(o.Workspace))
+	}
+	o.Workspace, *target = workspace, name
+	return nil
+}
+
 // WorkspaceUsage describes the flag --workspace.
 const WorkspaceUsage = "The workspace, a namespace of the hub (default: the namespace of the hub's context, or the " +
 	"workspace of the current Cluster)"

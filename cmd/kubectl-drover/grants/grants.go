@@ -138,14 +138,9 @@ func (o *options) parse(args []string) error {
 	}
 	o.subject, o.role = v1.Subject{Kind: v1.SubjectKind(o.kind), Name: name}, args[1]
 	for _, target := range []*string{&o.cluster, &o.project} {
-		workspace, name, found := strings.Cut(*target, "/")
-		if !found {
-			continue
+		if err := o.TakeWorkspace(target); err != nil {
+			return err
 		}
-		if o.Workspace != "" && o.Workspace != workspace {
-			return fmt.Errorf("%s is not in the workspace %s: omit -w", cli.Visible(*target), cli.Visible(o.Workspace))
-		}
-		o.Workspace, *target = workspace, name
 	}
 	return nil
 }
