@@ -56,7 +56,7 @@ of at most 20 pods are printed.`,
 		RunE: func(c *cobra.Command, _ []string) error { return o.run(c) },
 	}
 	flags := agent.Flags()
-	flags.StringVarP(&o.cluster, "cluster", "c", "", "The Cluster whose agent is meant")
+	flags.StringVarP(&o.cluster, "cluster", "c", "", "The Cluster whose agent is meant, as NAME or WORKSPACE/NAME")
 	flags.BoolVarP(&o.follow, "follow", "f", false, "Print new lines until you interrupt the command")
 	flags.BoolVarP(&o.previous, "previous", "p", false, "Print the log of the previous container, which has ended")
 	flags.Int64Var(&o.tail, "tail", 100, "The number of lines for each pod, or -1 for all")
@@ -81,6 +81,9 @@ func (o *logs) run(c *cobra.Command) error {
 	if (o.cluster == "") == (o.memberContext == "") {
 		return errors.New("set either --cluster, to read the log through the hub, or --member-context: for example " +
 			"\"kubectl drover logs agent -c CLUSTER\"")
+	}
+	if err := o.TakeWorkspace(&o.cluster); err != nil {
+		return err
 	}
 	flags := o.Overrides.AuthInfo
 	if flags.Token != "" || flags.TokenFile != "" || flags.ClientCertificate != "" || o.Overrides.Context.AuthInfo != "" {

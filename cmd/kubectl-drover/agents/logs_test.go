@@ -74,6 +74,10 @@ func TestLogsOfAnAgent(t *testing.T) {
 			args: "logs agent -c prod -w team --tail 1", pods: []string{"a"}, path: "/k8s/clusters/team/prod",
 			want: []string{"first a", `last tailLines=1\u001b[2J`},
 		},
+		"with its workspace in the name": {
+			args: "logs agent -c team/prod --tail 1", pods: []string{"a"}, path: "/k8s/clusters/team/prod",
+			want: []string{"first a", `last tailLines=1\u001b[2J`},
+		},
 		"without the right":            {args: direct, path: "/elsewhere", complain: "you may not list the pods of the agent"},
 		"without a pod":                {args: direct, complain: "has no pod of an agent"},
 		"without a Cluster":            {args: "logs agent", complain: "set either --cluster"},

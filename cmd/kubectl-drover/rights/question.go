@@ -8,9 +8,11 @@ package rights
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -33,28 +35,63 @@ type options struct {
 // bind adds the flags for the output format and for the place where the action occurs.
 func (o *options) bind(c *cobra.Command) {
 	flags := c.Flags()
-	flags.StringVar(&o.cluster, "cluster", "", "The member, a Cluster of the workspace (required)")
+	flags.StringVar(&o.cluster, "cluster", "", "The member, as NAME or WORKSPACE/NAME; it can also be the last argument")
 	flags.StringVarP(&o.namespace, "namespace", "n", "",
 		"A namespace of the member (default: all namespaces, or none for cluster-scoped resources)")
 	flags.StringVar(&o.subresource, "subresource", "", "A subresource, such as log or scale")
 	o.BindMemberContext(c, &o.memberContext, "A kubeconfig context that connects to the member, directly or through the hub")
 	o.BindWorkspace(c)
 	o.BindOutput(c)
-	c.MarkFlagsOneRequired("cluster") // shells offer required flags
-	// check must run before cobra's check of required flags, because cobra's message is less helpful
-	c.PreRunE = func(*cobra.Command, []string) error { return o.check() }
 	cli.Complete(c, "namespace", o.completeNamespaces)
 	cli.Complete(c, "subresource", cli.Offer("log", "exec", "scale", "status"))
 	cli.Complete(c, "cluster", o.CompleteNames("Cluster"))
 }
 
-// check rejects invalid flag values.
-func (o *options) check() error {
-	if o.cluster == "" {
-		return errors.New("no member is given: " +
-			"set --cluster to a Cluster of the workspace; \"kubectl get clusters\" lists them")
+// require makes a command require n arguments, and the member: with --cluster, or as another argument.
+func (o *options) require(c *cobra.Command, n int, names string) {
+	c.Args = func(c *cobra.Command, args []string) error {
+		if o.cluster == "" && len(args) == n+1 && args[n] != "" {
+			return nil
+		}
+		return cli.Arguments(n, names)(c, args)
 	}
-	return o.CheckOutput()
+	c.PreRunE = func(c *cobra.Command, args []string) error {
+		if len(args) > n {
+			o.cluster = args[n]
+		}
+		if o.cluster == "" {
+			return fmt.Errorf("no member is given: name a Cluster, as in \"%s %s --cluster CLUSTER\"; \"kubectl drover "+
+				"clusters\" lists the Clusters that you can reach", c.CommandPath(), cli.Visible(strings.Join(args, " ")))
+		}
+		if err := o.TakeWorkspace(&o.cluster); err != nil {
+			return err
+		}
+		return o.CheckOutput()
+	}
+}
+
+// locate selects the workspace of the member. If the user names no workspace, and the workspace of the hub's context
+// has no such Cluster, it is the only other workspace that has one.
+func (o *options) locate(ctx context.Context, h *cli.Hub) error {
+	key := client.ObjectKey{Namespace: h.Workspace, Name: o.cluster}
+	if o.Workspace != "" || !apierrors.IsNotFound(h.Get(ctx, key, &v1.Cluster{})) {
+		return nil
+	}
+	var all v1.ClusterList
+	if err := h.List(ctx, &all, client.MatchingFields{"metadata.name": o.cluster}); err != nil {
+		return nil //nolint:nilerr // the user may list only some workspaces, and gather explains that this one has none
+	}
+	var names []string
+	for i := range all.Items {
+		names = append(names, client.ObjectKeyFromObject(&all.Items[i]).String())
+	}
+	if len(names) > 1 {
+		return fmt.Errorf("several workspaces have a Cluster %s: use %s", cli.Visible(o.cluster), strings.Join(names, " or "))
+	}
+	if len(names) == 1 {
+		h.Workspace = all.Items[0].Namespace
+	}
+	return nil
 }
 
 // completeNamespaces completes namespaces in the member that --cluster specifies.
@@ -88,14 +125,19 @@ func (o *options) memberNamespaces(ctx context.Context) []string {
 	return found
 }
 
-// completeAction completes verbs for the argument at position verbAt, and resources for the next argument.
-func completeAction(verbAt int) cobra.CompletionFunc {
-	return func(_ *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
+// completeAction completes verbs for the argument at position verbAt, resources for the next argument, and then
+// Clusters.
+func (o *options) completeAction(verbAt int) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 		switch len(args) {
 		case verbAt:
 			return cli.Beginning(start, []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"})
 		case verbAt + 1:
 			return cli.Beginning(start, []string{"pods", "deployments.apps", "services", "secrets", "configmaps", "namespaces", "nodes"})
+		case verbAt + 2:
+			if o.cluster == "" {
+				return o.CompleteNames("Cluster")(c, args, start)
+			}
 		}
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -22,10 +22,11 @@ import (
 func NewWhoCan(shared *cli.Options) *cobra.Command {
 	o := &options{Options: shared}
 	c := &cobra.Command{
-		Use:   "who-can VERB RESOURCE[/OBJECT] | URL",
+		Use:   "who-can VERB {RESOURCE[/OBJECT] | URL} [CLUSTER]",
 		Short: "List the users and groups that may do something in a member",
 		Long: `List the users and groups that may do something in a member, each with the binding that
-allows it: a binding on the hub, or a binding of the member's own.
+allows it: a binding on the hub, or a binding of the member's own. CLUSTER is a name, or
+WORKSPACE/NAME, and can also be set with --cluster.
 
 If the member cannot be queried, the answer is not known. The command still prints the users and
 groups that the hub grants the action to.
@@ -33,14 +34,14 @@ groups that the hub grants the action to.
 Exit codes: 0 the list has at least one entry; 1 the list is empty; 2 an error occurred, or the
 answer is not known.`,
 		Example: `  kubectl drover who-can delete pods --cluster prod-eu -n web
-  kubectl drover who-can get secrets --cluster prod-eu`,
-		Args: cli.Arguments(2, "VERB RESOURCE"),
+  kubectl drover who-can get secrets prod-eu`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.whoCan(c.Context(), c.OutOrStdout(), args[0], args[1])
 		},
-		ValidArgsFunction: completeAction(0),
+		ValidArgsFunction: o.completeAction(0),
 	}
 	o.bind(c)
+	o.require(c, 2, "VERB RESOURCE")
 	return c
 }
 

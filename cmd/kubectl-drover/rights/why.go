@@ -20,9 +20,11 @@ import (
 func NewWhy(shared *cli.Options) *cobra.Command {
 	o := &options{Options: shared}
 	c := &cobra.Command{
-		Use:   "why NAME VERB RESOURCE[/OBJECT] | URL",
+		Use:   "why NAME VERB {RESOURCE[/OBJECT] | URL} [CLUSTER]",
 		Short: "Explain why a user or group may or may not do something in a member",
 		Long: `Explain why a user or group may or may not do something in a member.
+
+CLUSTER is a name, or WORKSPACE/NAME, and can also be set with --cluster.
 
 NAME is the principal as the member sees it, for example github:alice, hub:carol or
 hub:system:serviceaccount:ci:deployer. The hub does not know the groups of a user: name them with
@@ -36,10 +38,10 @@ the member may grant more. The command still prints what the hub grants.
 
 Exit codes: 0 yes; 1 no; 2 an error occurred, or the answer is not known.`,
 		Example: `  kubectl drover why github:alice create deployments.apps --cluster prod-eu -n web
+  kubectl drover why github:alice get pods team-a/prod-eu
   kubectl drover why hub:system:serviceaccount:ci:deployer get secrets/registry --cluster prod-eu -n web -w team-a
   kubectl drover why github:alice impersonate serviceaccounts/deployer --cluster prod-eu -n web
   kubectl drover why github:acme/web delete pods --kind Group --cluster prod-eu -n web -o json`,
-		Args: cli.Arguments(3, "NAME VERB RESOURCE"),
 		RunE: func(c *cobra.Command, args []string) error {
 			who, err := newPrincipal(args[0], v1.SubjectKind(o.kind), o.groups)
 			if err != nil {
@@ -47,9 +49,10 @@ Exit codes: 0 yes; 1 no; 2 an error occurred, or the answer is not known.`,
 			}
 			return o.why(c.Context(), c.OutOrStdout(), who, args[1], args[2])
 		},
-		ValidArgsFunction: completeAction(1),
+		ValidArgsFunction: o.completeAction(1),
 	}
 	o.bind(c)
+	o.require(c, 3, "NAME VERB RESOURCE")
 	c.Flags().StringArrayVar(&o.groups, "group", nil, "A group that the user is in; can be repeated")
 	c.Flags().StringVar(&o.kind, "kind", string(v1.SubjectUser), "What NAME is: User or Group")
 	cli.Complete(c, "kind", cli.Offer(string(v1.SubjectUser), string(v1.SubjectGroup)))
@@ -70,6 +73,9 @@ type inquiry struct {
 func (o *options) inquire(ctx context.Context, verb, resource string) (*inquiry, error) {
 	h, err := o.HubToRead()
 	if err != nil {
+		return nil, err
+	}
+	if err := o.locate(ctx, h); err != nil {
 		return nil, err
 	}
 	g, err := gather(ctx, h, o.cluster)
