@@ -4,11 +4,13 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -81,6 +83,49 @@ func (ch *Change) Make(h *Hub, out io.Writer, object client.Object, done string,
 		}
 	}
 	return ch.print(h.Scheme(), out, object, done)
+}
+
+// checkLimit is the time limit for the checks of a client-side dry run, which also works without the hub.
+const checkLimit = 5 * time.Second
+
+// Checked is the result of checking the objects that a command line refers to.
+type Checked struct {
+	// Mistakes describes objects that do not exist or cannot be used. Without a dry run, they are errors.
+	Mistakes []string
+	// Warnings describes objects that may be created later.
+	Warnings []string
+	// Unread lists the objects that the user may not read.
+	Unread []string
+}
+
+// Check calls check, which reads the objects that a command line refers to. In a client-side dry run, mistakes are only
+// warnings, and a message says what was not checked.
+func (ch *Change) Check(ctx context.Context, c *cobra.Command, check func(context.Context) (Checked, error)) error {
+	if ch.Local() {
+		limited, cancel := context.WithTimeout(ctx, checkLimit)
+		defer cancel()
+		ctx = limited
+	}
+	found, err := check(ctx)
+	for _, warning := range found.Warnings {
+		c.PrintErrf("Warning: %s.\n", Plain(warning))
+	}
+	if !ch.Local() {
+		if err == nil && len(found.Mistakes) > 0 {
+			err = fmt.Errorf("%s. Nothing was changed", strings.Join(found.Mistakes, ". "))
+		}
+		return err
+	}
+	for _, mistake := range found.Mistakes {
+		c.PrintErrf("Warning: %s.\n", Plain(mistake))
+	}
+	for _, unread := range found.Unread {
+		c.PrintErrf("Warning: you may not read %s: whether it exists was not checked.\n", Plain(unread))
+	}
+	if err != nil {
+		c.PrintErrf("Warning: the hub was not read, so that nothing more was checked: %s.\n", Plain(Unreached(err).Error()))
+	}
+	return nil
 }
 
 func (ch *Change) print(kinds *runtime.Scheme, out io.Writer, object client.Object, done string) error {

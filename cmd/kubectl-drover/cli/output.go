@@ -112,6 +112,9 @@ func parseJSONPath(template string) (*jsonpath.JSONPath, error) {
 	return path, nil
 }
 
+// PrintsOnlyItems reports whether the output of a list for users has only lines about its items.
+func (o *Options) PrintsOnlyItems() bool { return o.Output == OutputWide || o.Output == OutputName }
+
 // Listing turns c into a command that lists the objects of one workspace or of all workspaces. It calls read to get the
 // objects. To list all workspaces, Listing sets the Hub's Workspace to "".
 func (o *Options) Listing(c *cobra.Command, read func(context.Context, *Hub) (List, error)) *cobra.Command {
@@ -126,6 +129,10 @@ func (o *Options) Listing(c *cobra.Command, read func(context.Context, *Hub) (Li
 			list, err := read(ctx, h)
 			if err != nil {
 				return err
+			}
+			if len(list.Names()) == 0 && h.Workspace != "" && (o.PrintsOnlyItems() || o.Output == OutputText) {
+				c.PrintErrf("Workspace %s does not exist, or has none of these objects: -w selects another workspace, and -A all "+
+					"of them.\n", Plain(h.Workspace))
 			}
 			return o.Print(c.OutOrStdout(), list, list.Text)
 		})

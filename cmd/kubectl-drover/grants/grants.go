@@ -55,7 +55,9 @@ password: alice is local:alice. To grant to a group, use --kind Group. ROLE is a
 
 With --until, the grant ends after that time, or at that time. Run the command again to change it.
 Without --until, an existing grant keeps its end; "--until never" removes it. With --dry-run=client,
-the hub is not read, so that the printed binding has no end unless --until is set.`,
+an existing grant is not read, so that the printed binding has no end unless --until is set. The hub
+is only asked whether the role, the target and the user exist: if not, or if it cannot be reached,
+the command prints a warning.`,
 		Example: `  kubectl drover grant alice cluster-member --cluster prod-eu --until 8h
   kubectl drover grant github:acme/web project-member --kind Group --project web -w team-a
   kubectl drover grant alice cluster-member --cluster prod-eu --dry-run=client -o yaml`,
@@ -234,11 +236,11 @@ func (o *options) grant(ctx context.Context, c *cobra.Command, h *cli.Hub) error
 	if err != nil {
 		return err
 	}
+	if err := o.Check(ctx, c, func(ctx context.Context) (cli.Checked, error) { return o.check(ctx, h) }); err != nil {
+		return err
+	}
 	if o.Local() {
 		return o.Make(h, c.OutOrStdout(), wanted, "created"+sayEnd(wanted), nil)
-	}
-	if err := o.check(ctx, h); err != nil {
-		return err
 	}
 	found := wanted.DeepCopyObject().(client.Object)
 	err = h.Get(ctx, client.ObjectKeyFromObject(wanted), found)

@@ -4,6 +4,7 @@
 package grants
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -152,7 +155,7 @@ func TestAGrantInAProjectIsForAGroup(t *testing.T) {
 
 func TestADryRunPrintsWhatAGitRepositoryHolds(t *testing.T) {
 	o := newOperator(t)
-	out := o.does(t, "kind: ClusterRoleTemplateBinding", "grant", "alice", "viewer", "-l", "env=prod",
+	out := o.does(t, "kind: ClusterRoleTemplateBinding", "grant", "github:alice", "viewer", "-l", "env=prod",
 		"--dry-run=client", "-o", "yaml")
 	for _, field := range []string{"status", "creationTimestamp", "uid"} {
 		if strings.Contains(out, field) {
@@ -169,7 +172,54 @@ func TestADryRunPrintsWhatAGitRepositoryHolds(t *testing.T) {
 	if err := o.hub.Client.Create(t.Context(), binding); err != nil {
 		t.Fatalf("the hub refuses the manifest: %v\n%s", err, out)
 	}
-	o.does(t, " unchanged", "grant", "alice", "viewer", "-l", "env=prod")
+	o.does(t, " unchanged", "grant", "github:alice", "viewer", "-l", "env=prod")
+}
+
+func TestADryRunWarnsOfMissingObjects(t *testing.T) {
+	o := newOperator(t)
+	unreachable := clientcmdapi.NewConfig()
+	unreachable.Clusters["hub"] = &clientcmdapi.Cluster{Server: "https://127.0.0.1:1"}
+	unreachable.Contexts["hub"], unreachable.CurrentContext = &clientcmdapi.Context{Cluster: "hub"}, "hub"
+	away := filepath.Join(t.TempDir(), "config")
+	if err := clientcmd.WriteToFile(*unreachable, away); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		line string
+		want []string // in the warnings, of which there is one for each
+	}{
+		"nothing is missing":  {"github:alice ROLE --cluster prod", nil},
+		"a user":              {"no-such-user ROLE --cluster prod", []string{"the hub has no User no-such-user"}},
+		"a group":             {"local:no-such-group ROLE --cluster prod --kind Group", nil},
+		"a role":              {"github:alice nosuch --cluster prod", []string{"the hub has no RoleTemplate nosuch"}},
+		"a Cluster":           {"github:alice ROLE --cluster nosuch", []string{`"nosuch" not found`}},
+		"a role and a target": {"github:alice nosuch --project nosuch", []string{`"nosuch" not found`, "no RoleTemplate nosuch"}},
+		"the rights to read": {"github:alice ROLE --cluster prod --as mallory", []string{
+			"you may not read " + o.workspace + "/prod", "you may not read RoleTemplate"}},
+		"the hub": {"alice ROLE --cluster prod --kubeconfig " + away, []string{"the hub was not read, so that nothing more was checked"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out, warnings strings.Builder
+			args := []string{"grant", "--kubeconfig", o.kubeconfig, "--dry-run=client", "-o", "name"}
+			args = append(args, strings.Fields(strings.ReplaceAll(tt.line, "ROLE", o.roles["viewer"]))...)
+			code := cli.Run(t.Context(), "test", func(o *cli.Options) []*cobra.Command { return []*cobra.Command{NewGrant(o)} },
+				args, &out, &warnings)
+			if code != cli.ExitAllowed || strings.Count(out.String(), "\n") != 1 {
+				t.Errorf("exit code %d: %s, want only the name of the binding", code, &out)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(warnings.String(), want) {
+					t.Errorf("the warnings are %s, want %q", &warnings, want)
+				}
+			}
+			if n := strings.Count(warnings.String(), "Warning: "); n != len(tt.want) {
+				t.Errorf("there are %d warnings, want %d:\n%s", n, len(tt.want), &warnings)
+			}
+		})
+	}
+	if found := o.bindings(t); len(found) != 0 {
+		t.Errorf("dry runs created %d bindings", len(found))
+	}
 }
 
 func TestAGrantThatWouldGrantNothingIsRefused(t *testing.T) {

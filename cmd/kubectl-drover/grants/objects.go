@@ -6,6 +6,7 @@ package grants
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,9 +17,10 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// check returns an error if a role, a Cluster or a Project does not exist. The hub would accept a binding that refers
-// to a missing object, but the binding would grant nothing. check skips objects that the user is not allowed to read.
-func (o *options) check(ctx context.Context, h *cli.Hub) error {
+// check looks for a role, a Cluster or a Project that does not exist. The hub would accept a binding that refers to a
+// missing object, but the binding would grant nothing.
+func (o *options) check(ctx context.Context, h *cli.Hub) (cli.Checked, error) {
+	var found cli.Checked
 	wanted := v1.ContextCluster
 	targets := map[string]client.Object{}
 	switch {
@@ -28,22 +30,48 @@ func (o *options) check(ctx context.Context, h *cli.Hub) error {
 		targets[o.cluster] = &v1.Cluster{}
 	}
 	for name, object := range targets {
-		err := h.Get(ctx, client.ObjectKey{Namespace: h.Workspace, Name: name}, object)
-		if err != nil && !apierrors.IsForbidden(err) {
-			return fmt.Errorf("read the target in workspace %s: %w: use another workspace with -w. Nothing was granted",
-				h.Workspace, err)
+		switch err := h.Get(ctx, client.ObjectKey{Namespace: h.Workspace, Name: name}, object); {
+		case apierrors.IsForbidden(err):
+			found.Unread = append(found.Unread, h.Workspace+"/"+name)
+		case apierrors.IsNotFound(err):
+			found.Mistakes = append(found.Mistakes, fmt.Sprintf("read the target in workspace %s: %v: use another workspace "+
+				"with -w", h.Workspace, err))
+		case err != nil:
+			return found, fmt.Errorf("read the target in workspace %s: %w", h.Workspace, err)
 		}
 	}
 	role := &v1.RoleTemplate{}
 	switch err := h.Get(ctx, client.ObjectKey{Name: o.role}, role); {
+	case apierrors.IsForbidden(err):
+		found.Unread = append(found.Unread, "RoleTemplate "+o.role)
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("the hub has no RoleTemplate %s: \"kubectl get roletemplates\" lists them. Nothing was granted",
-			cli.Visible(o.role))
-	case err != nil && !apierrors.IsForbidden(err):
-		return fmt.Errorf("read RoleTemplate %s: %w", cli.Visible(o.role), err)
-	case err == nil && role.Spec.Context != wanted:
-		return fmt.Errorf("RoleTemplate %s has the context %s and cannot be granted here, where %s is needed. Nothing was "+
-			"granted", cli.Visible(o.role), role.Spec.Context, wanted)
+		found.Mistakes = append(found.Mistakes, fmt.Sprintf("the hub has no RoleTemplate %s: \"kubectl get roletemplates\" "+
+			"lists them", cli.Visible(o.role)))
+	case err != nil:
+		return found, fmt.Errorf("read RoleTemplate %s: %w", cli.Visible(o.role), err)
+	case role.Spec.Context != wanted:
+		found.Mistakes = append(found.Mistakes, fmt.Sprintf("RoleTemplate %s has the context %s and cannot be granted here, "+
+			"where %s is needed", cli.Visible(o.role), role.Spec.Context, wanted))
+	}
+	err := o.checkUser(ctx, h, &found)
+	return found, err
+}
+
+// checkUser adds a warning if a user with a password does not exist. The hub does not know the users of other providers.
+func (o *options) checkUser(ctx context.Context, h *cli.Hub, found *cli.Checked) error {
+	name, local := strings.CutPrefix(o.subject.Name, v1.PrincipalPrefixLocal)
+	if !local || o.subject.Kind != v1.SubjectUser {
+		return nil
+	}
+	switch err := h.Get(ctx, client.ObjectKey{Name: name}, &v1.User{}); {
+	case apierrors.IsForbidden(err):
+		found.Unread = append(found.Unread, "User "+name)
+	case apierrors.IsNotFound(err):
+		found.Warnings = append(found.Warnings, fmt.Sprintf("the hub has no User %s: \"kubectl drover user create %s\" "+
+			"creates it, and users of a provider are called like github:%s", cli.Visible(name), cli.Visible(name),
+			cli.Visible(name)))
+	default:
+		return err
 	}
 	return nil
 }

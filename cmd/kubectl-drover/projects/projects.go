@@ -57,7 +57,8 @@ they exist. Quotas and other settings are fields of the Project: see "kubectl ex
 			if err != nil {
 				return err
 			}
-			if err := f.check(ctx, h, change.Local()); err != nil {
+			err = change.Check(ctx, c, func(ctx context.Context) (cli.Checked, error) { return f.check(ctx, h) })
+			if err != nil {
 				return err
 			}
 			err = change.Make(h, c.OutOrStdout(), p, "created", func(w client.Client) error { return w.Create(ctx, p) })
@@ -94,17 +95,22 @@ func (f creating) project(workspace, name string) (*v1.Project, error) {
 	return p, nil
 }
 
-// check returns an error if a Cluster does not exist. The hub would accept a Project that refers to a missing Cluster.
-func (f creating) check(ctx context.Context, h *cli.Hub, local bool) error {
-	if f.cluster == "" || local {
-		return nil
+// check looks for a Cluster that does not exist. The hub would accept a Project that refers to a missing Cluster.
+func (f creating) check(ctx context.Context, h *cli.Hub) (found cli.Checked, err error) {
+	if f.cluster == "" {
+		return found, nil
 	}
-	err := h.Get(ctx, client.ObjectKey{Namespace: h.Workspace, Name: f.cluster}, &v1.Cluster{})
-	if err != nil && !apierrors.IsForbidden(err) {
-		return fmt.Errorf("read Cluster %s/%s: %w: use another workspace with -w. Nothing was created", h.Workspace,
-			cli.Visible(f.cluster), err)
+	name := "Cluster " + h.Workspace + "/" + cli.Visible(f.cluster)
+	err = h.Get(ctx, client.ObjectKey{Namespace: h.Workspace, Name: f.cluster}, &v1.Cluster{})
+	switch {
+	case apierrors.IsForbidden(err):
+		found.Unread = append(found.Unread, name)
+	case apierrors.IsNotFound(err):
+		found.Mistakes = append(found.Mistakes, fmt.Sprintf("read %s: %v: use another workspace with -w", name, err))
+	case err != nil:
+		return found, fmt.Errorf("read %s: %w", name, err)
 	}
-	return nil
+	return found, nil
 }
 
 func newAdd(o *cli.Options) *cobra.Command {

@@ -53,6 +53,9 @@ func NewClusters(shared *cli.Options) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if o.PrintsOnlyItems() && len(list.Items) == 0 {
+				c.PrintErr(list.text(o.Workspace, o.selector))
+			}
 			return o.Print(c.OutOrStdout(), list, func() string { return list.text(o.Workspace, o.selector) })
 		},
 	}
@@ -141,17 +144,33 @@ func (l reachable) text(workspace, selector string) string {
 		rows = append(rows, cli.PlainCells(c.Namespace, c.Name, c.Ready, c.Reason, c.Version))
 	}
 	table := cli.Table("WORKSPACE\tNAME\tREADY\tREASON\tVERSION", rows)
+	if len(l.Items) == 0 && (!l.Incomplete || workspace != "") {
+		table = noClusters(workspace, selector)
+	}
 	switch {
-	case len(l.Items) == 0 && !l.Incomplete && selector != "":
-		return "You cannot reach any Cluster with the labels " + cli.Plain(selector) + ".\n"
-	case len(l.Items) == 0 && !l.Incomplete:
-		return "You cannot reach any Cluster: ask an administrator for a binding.\n"
 	case l.Incomplete && workspace == "":
 		table += "\nThe list may be incomplete, because the hub could not check all of your rights. Select a workspace with -w.\n"
 	case l.Incomplete:
 		table += "\nThe list may be incomplete, because the hub could not check all of your rights.\n"
 	}
 	return table
+}
+
+// noClusters says that no Cluster was found. It does not say whether the workspace exists, because the hub does not tell
+// that to a user without rights there.
+func noClusters(workspace, selector string) string {
+	what := "any Cluster"
+	if selector != "" {
+		what += " with the labels " + cli.Plain(selector)
+	}
+	if workspace != "" {
+		return fmt.Sprintf("You cannot reach %s in workspace %s: it does not exist, or has none that you may reach. "+
+			"\"kubectl drover clusters\" lists the Clusters of all workspaces.\n", what, cli.Plain(workspace))
+	}
+	if selector != "" {
+		return "You cannot reach " + what + ".\n"
+	}
+	return "You cannot reach any Cluster: ask an administrator for a binding.\n"
 }
 
 // reachableOf requests the Clusters that the arguments may refer to. For an argument that includes a workspace, it
