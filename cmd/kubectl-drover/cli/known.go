@@ -159,8 +159,8 @@ func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
 		return hub, nil
 	}
 	return "", fmt.Errorf("the current context %s leads to a member of the hub %s, and no context of that hub is known: "+
-		"select it with --context, or remember it with \"kubectl drover use --hub=%s --context CONTEXT\"", Visible(name),
-		Visible(base), Visible(base))
+		"select it with --context, or remember it with \"kubectl drover use --hub=%s --ca FILE --context CONTEXT\"",
+		Visible(name), Visible(base), Visible(base))
 }
 
 // LeadsToHub reports whether a context is known to point to a hub's API server. This is the case if the context was

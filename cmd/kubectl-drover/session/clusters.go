@@ -156,8 +156,8 @@ func (l reachable) text(workspace, selector string) string {
 	return table
 }
 
-// noClusters says that no Cluster was found. It does not say whether the workspace exists, because the hub does not tell
-// that to a user without rights there.
+// noClusters says that no Cluster was found. It does not say whether the workspace exists, because users without rights
+// there must not learn that.
 func noClusters(workspace, selector string) string {
 	what := "any Cluster"
 	if selector != "" {

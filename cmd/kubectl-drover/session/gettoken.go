@@ -96,7 +96,7 @@ func (o *options) mayUseOnlySession(raw *clientcmdapi.Config) error {
 	case known || o.Overrides.CurrentContext != "" || o.Overrides.ClusterInfo.Server != "":
 		return fmt.Errorf("%w at the hub of the current context, of --context or of --server, as far as is known: choose a hub "+
 			"where you are signed in with --hub, or set the address of a context's hub once with \"kubectl drover use "+
-			"--hub=URL --context CONTEXT\"", login.ErrSignedOut)
+			"--hub=URL --ca FILE --context CONTEXT\"", login.ErrSignedOut)
 	case o.fansOut:
 		return fmt.Errorf("%w at a hub that the current context belongs to: choose a hub where you are signed in with --hub, "+
 			"or make one of its Clusters current with \"kubectl drover use CLUSTER\"", login.ErrSignedOut)
@@ -140,7 +140,7 @@ func chooseHub(sessions []*login.Session, servers ...string) (string, error) {
 	}
 	switch len(all) {
 	case 0:
-		return "", signedOut(login.ErrSignedOut, "URL")
+		return "", fmt.Errorf("%w, where URL is the address of the hub", signedOut(login.ErrSignedOut, "URL"))
 	case 1:
 		return all[0], nil
 	}

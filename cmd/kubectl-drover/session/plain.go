@@ -25,6 +25,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
+	"github.com/drover-dev/drover/internal/trust"
 )
 
 // plainHub is a hub that the user reaches through a kubeconfig without having signed in.
@@ -36,6 +37,8 @@ type plainHub struct {
 	// url and ca are the address and the CA of the hub's proxy. They are empty if the proxy is not known.
 	url string
 	ca  []byte
+	// published are the addresses that the hub publishes. They are only read if url is empty.
+	published []string
 }
 
 // plain returns the hub that the kubeconfig points to. If the hub's context gets its tokens from this plugin, plain
@@ -77,15 +80,14 @@ func (o *options) plain(ctx context.Context) (*plainHub, error) {
 // as the hub's API server, but it does not accept client certificates.
 func (p *plainHub) session(userAgent string) (*login.Session, error) {
 	a := p.auth
+	hasToken := a.Token != "" || a.TokenFile != "" || a.Exec != nil || a.AuthProvider != nil
 	switch {
 	case p.url == "":
-		return nil, fmt.Errorf("the address of the hub's proxy is not known: give it once to \"kubectl drover use "+
-			"--hub=https://HUB --ca FILE --context %s\", or sign in with \"kubectl drover login https://HUB\": %w",
-			cli.Plain(p.context), login.ErrSignedOut)
-	case a.Token == "" && a.TokenFile == "" && a.Exec == nil && a.AuthProvider == nil:
-		return nil, fmt.Errorf("user %s of the kubeconfig has no token, and the hub's proxy accepts no client certificates: "+
-			"sign in with \"kubectl drover login %s\", or use a context with a token: %w", cli.Plain(p.user), p.url,
-			login.ErrSignedOut)
+		return nil, p.unknownProxy(hasToken)
+	case !hasToken:
+		return nil, fmt.Errorf("%w, user %s of the kubeconfig has no token, and the hub's proxy accepts no client "+
+			"certificates: sign in with \"kubectl drover login %s --ca FILE\", or use a context with a token",
+			login.ErrSignedOut, cli.Plain(p.user), p.url)
 	}
 	config := rest.CopyConfig(p.Config)
 	config.Host, config.APIPath = p.url, ""
@@ -96,6 +98,26 @@ func (p *plainHub) session(userAgent string) (*login.Session, error) {
 	}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &login.Session{Issuer: p.url, CA: p.ca, Client: client, User: p.user, UserAgent: userAgent}, nil
+}
+
+// unknownProxy returns the error for a hub whose proxy has an unknown address. If the hub publishes the address, the
+// error contains the command to run. The address is not used without the user's consent, because the user's credentials
+// are sent there.
+func (p *plainHub) unknownProxy(hasToken bool) error {
+	url, file := "https://HUB", "FILE is needed if this computer does not trust the hub's certificate: ask the hub's "+
+		"administrator for the CA"
+	if len(p.published) > 0 {
+		url = p.published[0]
+		file = fmt.Sprintf("\"kubectl --context %s -n %s get configmap %s -o jsonpath='{.data.ca\\.crt}'\" prints the CA "+
+			"for FILE", cli.Plain(p.context), managerNamespace, trust.AuthorityConfigMap)
+	}
+	ways := fmt.Sprintf("sign in with \"kubectl drover login %s --ca FILE\"", url)
+	if hasToken {
+		ways += fmt.Sprintf(", or have the credentials of context %s sent there: \"kubectl drover use --hub=%s --ca FILE "+
+			"--context %s\"", cli.Plain(p.context), url, cli.Plain(p.context))
+	}
+	return fmt.Errorf("%w, and the address of the hub's proxy is not known from the kubeconfig: %s. %s",
+		login.ErrSignedOut, ways, file)
 }
 
 // signedInOrPlain returns the session of a user who has signed in. If the user has not signed in, it returns a session
@@ -115,12 +137,22 @@ func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
 	if failed != nil {
 		return nil, neither(err, failed)
 	}
+	if p.url == "" {
+		if p.published = published(ctx, p.Hub); len(p.published) > 0 {
+			if session, err := o.sessionAt(ctx, p.published); !errors.Is(err, login.ErrSignedOut) {
+				return session, err
+			}
+		}
+	}
 	return p.session(o.UserAgent())
 }
 
 // neither explains why the user has no session and why the kubeconfig cannot be used instead.
 func neither(session, kubeconfig error) error {
-	if errors.Is(kubeconfig, login.ErrSignedOut) || errors.Is(kubeconfig, cli.ErrNoHub) {
+	if errors.Is(kubeconfig, cli.ErrNoHub) {
+		return fmt.Errorf("%w, or select a kubeconfig of the hub with --kubeconfig", session)
+	}
+	if errors.Is(kubeconfig, login.ErrSignedOut) {
 		return session
 	}
 	return fmt.Errorf("%w; and without a session: %w", session, kubeconfig)

@@ -39,7 +39,10 @@ func NewUse(shared *cli.Options) *cobra.Command {
 		Long: `Make a Cluster, or the hub, the current context of kubectl. Your kubeconfig gets a context for it.
 CLUSTER is a name, or WORKSPACE/NAME. "-" returns to the context before.
 
-The contexts remember the hub: commands such as "kubectl drover agents" go on to reach it.
+The contexts remember the hub: commands such as "kubectl drover agents" go on to reach it. If the
+kubeconfig has no context of the hub that is known, and the context before leads to the hub's API
+server, this context is remembered, too. This requires the right to read the hub's address there, in
+the ConfigMap drover-ca of the namespace drover-system.
 
 "use --hub=URL --context CONTEXT" says that URL is the hub's address, and CONTEXT the context of its
 API server. From then on, the credentials of CONTEXT are also sent to URL.`,
@@ -239,6 +242,10 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 	current bool) (string, error) {
 	last := len(clusters) - 1
 	ownAddress := current && last >= 0 && clusters[last].answers(ctx, directToken(session, clusters[last]))
+	origin, server := "", ""
+	if current && last >= 0 {
+		origin, server = o.origin(ctx, session)
+	}
 	config, err := o.Loading.GetStartingConfig() // read again, to preserve other programs' changes
 	if err != nil {
 		return "", fmt.Errorf("read kubeconfig: %w", err)
@@ -246,6 +253,11 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 	hub, before := "", config.CurrentContext
 	if len(clusters) > 0 {
 		if hub, err = rememberHub(config, session, current); err != nil {
+			return "", err
+		}
+	}
+	if hub == "" && origin != "" && cli.ServerOf(config, origin) == server {
+		if hub, err = origin, markHub(config, origin, session); err != nil {
 			return "", err
 		}
 	}

@@ -21,12 +21,15 @@ import (
 	"github.com/spf13/cobra"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -38,6 +41,7 @@ type user struct{ kubeconfig string }
 func newUser(t *testing.T, kubeconfig string) user {
 	t.Helper()
 	t.Setenv("HOME", t.TempDir())
+	t.Setenv(cacheDir, "")
 	return user{kubeconfig: kubeconfig}
 }
 
@@ -101,8 +105,13 @@ func TestAUserWithAPlainKubeconfigListsAndUsesClusters(t *testing.T) {
 	hub.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "prod"}})
 	u := newUser(t, testkit.Kubeconfig(t, testkit.Context{Name: "admin", Namespace: workspace, Env: hub}))
 	u.says(t, "prod", "clusters", "-w", workspace)
+	for _, output := range []string{"text", "wide", "name"} {
+		u.says(t, "it does not exist, or has none that you may reach", "clusters", "-w", "nosuch", "-o", output)
+	}
 	u.says(t, "system:masters", "whoami")
-	u.refuses(t, "the address of the hub's proxy is not known", "use", "prod")
+	for _, args := range [][]string{{"use", "prod"}, {"exec", "prod", "--", "true"}, {"kubeconfig", "prod", "--merge"}} {
+		u.refuses(t, `sign in with "kubectl drover login https://HUB --ca FILE"`, args...)
+	}
 
 	robot := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "robot"}}
 	hub.Apply(t, robot)
@@ -286,4 +295,106 @@ func TestWhoAmIRefusesAClusterThatIsNotAHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	newUser(t, file).refuses(t, "does not lead to a hub", "whoami")
+}
+
+// publish writes the addresses of a hub's proxy as its manager does.
+func publish(t *testing.T, hub *testkit.Env, servers ...string) {
+	t.Helper()
+	place := metav1.ObjectMeta{Namespace: managerNamespace, Name: "drover-ca"}
+	err := hub.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: managerNamespace}})
+	if err == nil || apierrors.IsAlreadyExists(err) {
+		err = client.IgnoreNotFound(hub.Client.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: place}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub.Apply(t, &corev1.ConfigMap{ObjectMeta: place,
+		Data: map[string]string{"ca.crt": "the CA", "servers": strings.Join(servers, "\n")}})
+}
+
+// signIn stores a session of the user at a hub whose proxy accepts the token.
+func (u user) signIn(t *testing.T, url, caFile, token string) {
+	t.Helper()
+	store, err := sessions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := os.ReadFile(caFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = store.Change(t.Context(), url, func(*login.Session) (*login.Session, error) {
+		return &login.Session{Issuer: url, CA: ca, Token: token, Expires: time.Now().Add(time.Hour)}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestUseRemembersTheContextOfTheHubThatItCameFrom(t *testing.T) {
+	hub := testkit.Start(t)
+	workspace := hub.Workspace(t)
+	url, ca := newProxy(t, workspace, "of-alice")
+	for name, tt := range map[string]struct {
+		servers    []string
+		remembered bool
+	}{
+		"the hub publishes the session's address":    {[]string{"https://10.0.0.1", url + "/"}, true},
+		"another hub publishes its own address":      {[]string{"https://hub-b.example.com"}, false},
+		"a hub's address that only begins the same":  {[]string{url + "1"}, false},
+		"a hub that publishes no address, or no hub": {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			publish(t, hub, tt.servers...)
+			u := newUser(t, testkit.Kubeconfig(t, testkit.Context{Name: "admin", Namespace: workspace, Env: hub}))
+			u.signIn(t, url, ca, "of-alice")
+			u.says(t, "Switched", "use", "prod")
+			config := u.config(t)
+			if mark := cli.MarkOf(config, "admin"); (mark.URL == url && !mark.Selected.IsZero()) != tt.remembered {
+				t.Errorf("the context has the mark %+v, want it remembered: %v", mark, tt.remembered)
+			}
+			got, guessed, err := (&cli.Options{}).FindHub(config)
+			switch {
+			case tt.remembered && (got != "admin" || guessed || err != nil):
+				t.Errorf("from the member, the hub is %q (guessed %v, %v), want admin", got, guessed, err)
+			case !tt.remembered && (err == nil || !strings.Contains(err.Error(), "--hub="+url+" --ca FILE --context CONTEXT")):
+				t.Errorf("from the member, the hub is %q (%v), want the command that remembers it", got, err)
+			}
+		})
+	}
+}
+
+func TestAHubsPublishedAddressSelectsTheSessionOrIsAdvised(t *testing.T) {
+	hub := testkit.Start(t)
+	workspace := hub.Workspace(t)
+	url, ca := newProxy(t, workspace, "of-alice")
+	publish(t, hub, url)
+	u := newUser(t, testkit.Kubeconfig(t, testkit.Context{Name: "admin", Namespace: workspace, Env: hub}))
+	const other = "https://other.example.com"
+	for _, args := range [][]string{{"use", "prod"}, {"exec", "prod", "--", "true"}, {"kubeconfig", "prod", "--merge"}} {
+		u.refuses(t, `sign in with "kubectl drover login `+url+` --ca FILE". "kubectl --context admin -n drover-system `+
+			`get configmap drover-ca -o jsonpath='{.data.ca\.crt}'" prints the CA for FILE`, args...)
+	}
+	config := u.config(t)
+	config.AuthInfos["admin"].Token = "of-admin"
+	if err := clientcmd.WriteToFile(*config, u.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	u.refuses(t, `"kubectl drover use --hub=`+url+` --ca FILE --context admin"`, "exec", "prod", "--", "true")
+	u.signIn(t, other, ca, "of-alice")
+	u.refuses(t, `"kubectl drover login `+url+` --ca FILE"`, "exec", "prod", "--", "true")
+	u.signIn(t, url, ca, "of-alice")
+	u.says(t, "1 of 1 Clusters: succeeded", "exec", "prod", "--", "true")
+}
+
+func TestWithoutAnyHubTheUserIsToldBothWays(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config")
+	if err := clientcmd.WriteToFile(*clientcmdapi.NewConfig(), file); err != nil {
+		t.Fatal(err)
+	}
+	u := newUser(t, file)
+	for _, args := range [][]string{{"clusters"}, {"use", "prod"}, {"exec", "prod", "--", "true"}, {"whoami"}} {
+		u.refuses(t, `run "kubectl drover login URL", where URL is the address of the hub, or select a kubeconfig of the `+
+			`hub with --kubeconfig`, args...)
+	}
 }
