@@ -165,12 +165,14 @@ func TestEveryWrongCommandLineSaysWhatIsMeant(t *testing.T) {
 
 func TestWrongFlagsSayWhatTheyTake(t *testing.T) {
 	for line, want := range map[string]string{
-		"plan preview x --nodes many":       `error: --nodes is "many": use a whole number`,
-		"plan preview x --upgrade 4":        `error: --upgrade is "4": use a duration such as 90s, 10m or 8h`,
-		"import x --wait=perhaps":           `error: --wait is "perhaps": use true or false`,
-		"logs agent --tail all":             `error: --tail is "all": use a whole number`,
-		"logs prod":                         `error: unknown command "prod" for "kubectl drover logs": did you mean "kubectl drover logs agent -c CLUSTER`,
-		"logs agent prod":                   `error: kubectl drover logs agent has no arguments but got "prod": use "kubectl drover logs agent -c prod"`,
+		"plan preview x --nodes many": `error: --nodes is "many": use a whole number`,
+		"plan preview x --upgrade 4":  `error: --upgrade is "4": use a duration such as 90s, 10m or 8h`,
+		"import x --wait=perhaps":     `error: --wait is "perhaps": use true or false`,
+		"logs agent --tail all":       `error: --tail is "all": use a whole number`,
+		"logs prod": `error: unknown command "prod" for "kubectl drover logs": ` +
+			`did you mean "kubectl drover logs agent -c CLUSTER`,
+		"logs agent prod": `error: kubectl drover logs agent has no arguments but got "prod": ` +
+			`use "kubectl drover logs agent -c prod"`,
 		"logs agent":                        `for example "kubectl drover logs agent -c CLUSTER"`,
 		"grant a b":                         `error: set --cluster, --selector or --project`,
 		"grant a b --cluster c --project d": `error: --cluster and --project cannot be combined`,

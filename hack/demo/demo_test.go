@@ -327,7 +327,8 @@ func TestManifests(t *testing.T) {
 	})
 	t.Run("on simulated nodes, the manifest is applied without the Deployment, and with all else", func(t *testing.T) {
 		manifest, err := new(registration.Manifests).Manifest(registration.ManifestInput{
-			Image: "drover", Trust: v1.TrustSystem, Token: "t", Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}},
+			Image: "drover", Trust: v1.TrustSystem, Token: "t",
+			Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}},
 		})
 		if err != nil {
 			t.Fatal(err)

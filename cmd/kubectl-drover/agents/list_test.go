@@ -29,18 +29,18 @@ func TestTheStateOfAnAgent(t *testing.T) {
 		conditions    []metav1.Condition
 		state, detail string
 	}{
-		"no agent has joined":                                {nil, nil, agentAbsent, ""},
-		"nothing is known yet":                               {agent, nil, agentCurrent, ""},
-		"as it should be":                                    {agent, said(v1.ReasonAgentUpdated), agentCurrent, ""},
-		"its turn has not come":                              {agent, said(v1.ReasonAgentWaiting), agentWaiting, "because"},
-		"it is being upgraded":                               {upgrade(v1.AgentUpgrade{Since: at}), said(v1.ReasonAgentUpdating), agentUpgrading, "because"},
-		"it restored its Deployment":                         {upgrade(v1.AgentUpgrade{Since: at, Failed: &at}), said(v1.ReasonAgentRolledBack), agentFailed, "because"},
-		"it did not come back":                               {upgrade(v1.AgentUpgrade{Since: at, Failed: &at}), append(said(v1.ReasonAgentUpdating), lost), agentFailed, "The agent did not reconnect in time after its Deployment was changed"},
-		"it is connected, but not all of its pods are ready": {agent, said(v1.ReasonAgentNotReady), agentDegraded, "because"},
-		"it is away, and not all of its pods were ready":     {agent, append(said(v1.ReasonAgentNotReady), lost), agentAway, "lost"},
-		"it is away, whatever it was":                        {agent, append(said(v1.ReasonAgentUpdated), lost), agentAway, "lost"},
-		"the hub cannot change it":                           {agent, said(v1.ReasonAgentUnmanaged), agentUnmanaged, "because"},
-		"a reason that is not known here":                    {agent, said("Later"), agentUpgrading, "because"},
+		"no agent has joined":             {nil, nil, agentAbsent, ""},
+		"nothing is known yet":            {agent, nil, agentCurrent, ""},
+		"as it should be":                 {agent, said(v1.ReasonAgentUpdated), agentCurrent, ""},
+		"its turn has not come":           {agent, said(v1.ReasonAgentWaiting), agentWaiting, "because"},
+		"it is being upgraded":            {upgrade(v1.AgentUpgrade{Since: at}), said(v1.ReasonAgentUpdating), agentUpgrading, "because"},
+		"it restored its Deployment":      {upgrade(v1.AgentUpgrade{Since: at, Failed: &at}), said(v1.ReasonAgentRolledBack), agentFailed, "because"},
+		"it did not come back":            {upgrade(v1.AgentUpgrade{Since: at, Failed: &at}), append(said(v1.ReasonAgentUpdating), lost), agentFailed, "The agent did not reconnect in time after its Deployment was changed"},
+		"not all of its pods are ready":   {agent, said(v1.ReasonAgentNotReady), agentDegraded, "because"},
+		"it is away, with such pods":      {agent, append(said(v1.ReasonAgentNotReady), lost), agentAway, "lost"},
+		"it is away, whatever it was":     {agent, append(said(v1.ReasonAgentUpdated), lost), agentAway, "lost"},
+		"the hub cannot change it":        {agent, said(v1.ReasonAgentUnmanaged), agentUnmanaged, "because"},
+		"a reason that is not known here": {agent, said("Later"), agentUpgrading, "because"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := agentOf(&v1.Cluster{Status: v1.ClusterStatus{Agent: tt.agent, Conditions: tt.conditions}})

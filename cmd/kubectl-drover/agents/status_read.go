@@ -358,7 +358,9 @@ func (r *statusReader) certificate(name string, c *x509.Certificate) {
 }
 
 func agentStateOrder() []string {
-	return []string{agentCurrent, agentWaiting, agentUpgrading, agentFailed, agentDegraded, agentUnmanaged, agentAway, agentAbsent}
+	return []string{
+		agentCurrent, agentWaiting, agentUpgrading, agentFailed, agentDegraded, agentUnmanaged, agentAway, agentAbsent,
+	}
 }
 
 // counted formats counts in the given order, or sorted by name if no order is given.

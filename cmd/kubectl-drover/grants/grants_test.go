@@ -188,15 +188,17 @@ func TestADryRunWarnsOfMissingObjects(t *testing.T) {
 		line string
 		want []string // in the warnings, of which there is one for each
 	}{
-		"nothing is missing":  {"github:alice ROLE --cluster prod", nil},
-		"a user":              {"no-such-user ROLE --cluster prod", []string{"the hub has no User no-such-user"}},
-		"a group":             {"local:no-such-group ROLE --cluster prod --kind Group", nil},
-		"a role":              {"github:alice nosuch --cluster prod", []string{"the hub has no RoleTemplate nosuch"}},
-		"a Cluster":           {"github:alice ROLE --cluster nosuch", []string{`"nosuch" not found`}},
-		"a role and a target": {"github:alice nosuch --project nosuch", []string{`"nosuch" not found`, "no RoleTemplate nosuch"}},
+		"nothing is missing": {"github:alice ROLE --cluster prod", nil},
+		"a user":             {"no-such-user ROLE --cluster prod", []string{"the hub has no User no-such-user"}},
+		"a group":            {"local:no-such-group ROLE --cluster prod --kind Group", nil},
+		"a role":             {"github:alice nosuch --cluster prod", []string{"the hub has no RoleTemplate nosuch"}},
+		"a Cluster":          {"github:alice ROLE --cluster nosuch", []string{`"nosuch" not found`}},
+		"a role and a target": {"github:alice nosuch --project nosuch", []string{
+			`"nosuch" not found`, "no RoleTemplate nosuch"}},
 		"the rights to read": {"github:alice ROLE --cluster prod --as mallory", []string{
 			"you may not read " + o.workspace + "/prod", "you may not read RoleTemplate"}},
-		"the hub": {"alice ROLE --cluster prod --kubeconfig " + away, []string{"the hub was not read, so that nothing more was checked"}},
+		"the hub": {"alice ROLE --cluster prod --kubeconfig " + away, []string{
+			"the hub was not read, so that nothing more was checked"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, warnings strings.Builder

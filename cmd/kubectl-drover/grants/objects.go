@@ -57,7 +57,7 @@ func (o *options) check(ctx context.Context, h *cli.Hub) (cli.Checked, error) {
 	return found, err
 }
 
-// checkUser adds a warning if a user with a password does not exist. The hub does not know the users of other providers.
+// checkUser adds a warning if a user with a password does not exist. The hub does not know the users of providers.
 func (o *options) checkUser(ctx context.Context, h *cli.Hub, found *cli.Checked) error {
 	name, local := strings.CutPrefix(o.subject.Name, v1.PrincipalPrefixLocal)
 	if !local || o.subject.Kind != v1.SubjectUser {

@@ -47,7 +47,8 @@ func TestAProjectIsCreatedExtendedAndListed(t *testing.T) {
 	run(cli.ExitAllowed, `"prod" not found`, "create", "web", "--cluster", "prod", "--dry-run=client")
 	run(cli.ExitAllowed, "Workspace nosuch does not exist, or has none", "list", "-w", "nosuch")
 	run(cli.ExitAllowed, "Workspace nosuch does not exist, or has none", "list", "-w", "nosuch", "-o", "name")
-	if out := run(cli.ExitAllowed, `"projects": []`, "list", "-w", "nosuch", "-o", "json"); strings.Contains(out, "Workspace") {
+	out := run(cli.ExitAllowed, `"projects": []`, "list", "-w", "nosuch", "-o", "json")
+	if strings.Contains(out, "Workspace") {
 		t.Errorf("JSON is mixed with a message: %s", out)
 	}
 	hub.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "prod"}})

@@ -136,23 +136,39 @@ func TestTheCommandAnswersFromRealAPIServers(t *testing.T) {
 		"an unknown cluster":                        {"why x get pods --cluster nope", 2, []string{"cluster nope does not exist in workspace " + s.workspace + ", which has never, prod"}},
 		"another workspace":                         {"why x get pods --cluster prod -w other", 2, []string{"select another workspace with -w"}},
 		"an unknown context":                        {"why x get pods --cluster prod --context nope", 2, []string{`context "nope" does not exist`}},
-		"no cluster":                                {"why x get pods", 2, []string{`error: no member is given: name a Cluster, as in "kubectl drover why x get pods --cluster CLUSTER"`}},
-		"no cluster, who can":                       {"who-can get pods", 2, []string{`as in "kubectl drover who-can get pods --cluster CLUSTER"`}},
-		"the member as the last argument":           {"who-can get deployments prod -n web --member-context hub", 0, []string{"github:acme/web"}},
-		"the member with its workspace":             {"why ops get deployments " + s.workspace + "/prod -n web --member-context hub", 0, []string{"the member itself grants it"}},
-		"a workspace that contradicts -w":           {"why ops get deployments a/prod -w b", 2, []string{"a/prod is not in the workspace b: omit -w"}},
-		"a member that is only elsewhere":           {"who-can get deployments alone", 2, []string{"in all namespaces of cluster alone"}},
-		"a member of several other workspaces":      {"who-can get deployments twice", 2, []string{"several workspaces have a Cluster twice: use " + first + "/twice or " + second + "/twice"}},
-		"two members":                               {"why ops get deployments prod --cluster never", 2, []string{"requires NAME VERB RESOURCE"}},
-		"completion of the last argument":           {"__complete who-can get pods p", 0, []string{"prod\n"}},
-		"too few words":                             {"why x get --cluster prod", 2, []string{"requires NAME VERB RESOURCE"}},
-		"an unknown output":                         {"why x get pods --cluster prod -o xml", 2, []string{"use text, json or yaml"}},
-		"an unknown kind":                           {"why x get pods --cluster prod --kind Robot", 2, []string{"use User or Group"}},
-		"completion of Clusters":                    {"__complete why x get pods --cluster p", 0, []string{"prod\n"}},
-		"completion of verbs":                       {"__complete why x del", 0, []string{"delete\ndeletecollection\n"}},
-		"completion of workspaces":                  {"__complete why x get pods -w kube-p", 0, []string{"kube-public\n"}},
-		"completion of the member's namespaces":     {"__complete why x get pods --cluster prod --member-context hub -n kube-p", 0, []string{"kube-public\n"}},
-		"completion of contexts":                    {"__complete why x get pods --member-context h", 0, []string{"hub\n"}},
+		"no cluster": {
+			"why x get pods", 2, []string{
+				`error: no member is given: name a Cluster, as in "kubectl drover why x get pods --cluster CLUSTER"`}},
+		"no cluster, who can": {
+			"who-can get pods", 2, []string{
+				`as in "kubectl drover who-can get pods --cluster CLUSTER"`}},
+		"the member as the last argument": {
+			"who-can get deployments prod -n web --member-context hub", 0, []string{
+				"github:acme/web"}},
+		"the member with its workspace": {
+			"why ops get deployments " + s.workspace + "/prod -n web --member-context hub", 0, []string{
+				"the member itself grants it"}},
+		"a workspace that contradicts -w": {
+			"why ops get deployments a/prod -w b", 2, []string{
+				"a/prod is not in the workspace b: omit -w"}},
+		"a member that is only elsewhere": {
+			"who-can get deployments alone", 2, []string{
+				"in all namespaces of cluster alone"}},
+		"a member of several other workspaces": {
+			"who-can get deployments twice", 2, []string{
+				"several workspaces have a Cluster twice: use " + first + "/twice or " + second + "/twice"}},
+		"two members": {
+			"why ops get deployments prod --cluster never", 2, []string{
+				"requires NAME VERB RESOURCE"}},
+		"completion of the last argument":       {"__complete who-can get pods p", 0, []string{"prod\n"}},
+		"too few words":                         {"why x get --cluster prod", 2, []string{"requires NAME VERB RESOURCE"}},
+		"an unknown output":                     {"why x get pods --cluster prod -o xml", 2, []string{"use text, json or yaml"}},
+		"an unknown kind":                       {"why x get pods --cluster prod --kind Robot", 2, []string{"use User or Group"}},
+		"completion of Clusters":                {"__complete why x get pods --cluster p", 0, []string{"prod\n"}},
+		"completion of verbs":                   {"__complete why x del", 0, []string{"delete\ndeletecollection\n"}},
+		"completion of workspaces":              {"__complete why x get pods -w kube-p", 0, []string{"kube-public\n"}},
+		"completion of the member's namespaces": {"__complete why x get pods --cluster prod --member-context hub -n kube-p", 0, []string{"kube-public\n"}},
+		"completion of contexts":                {"__complete why x get pods --member-context h", 0, []string{"hub\n"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
