@@ -67,7 +67,7 @@ func (o *options) origin(ctx context.Context, session *login.Session) (name, ser
 	return name, cli.ServerOf(raw, name)
 }
 
-// sessionAt returns the session that the user has with a hub, at one of the addresses that the hub publishes. It returns
+// sessionAt returns the session that the user has at one of the addresses that a hub publishes. It returns
 // an error that matches login.ErrSignedOut if there is none.
 func (o *options) sessionAt(ctx context.Context, urls []string) (*login.Session, error) {
 	store, err := sessions()
