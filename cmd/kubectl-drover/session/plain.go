@@ -133,16 +133,15 @@ func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
 	if !errors.Is(err, login.ErrSignedOut) {
 		return session, err
 	}
+	if session, failed := o.sessionOfContext(ctx); !errors.Is(failed, login.ErrSignedOut) {
+		return session, failed
+	}
 	p, failed := o.plain(ctx)
 	if failed != nil {
 		return nil, neither(err, failed)
 	}
 	if p.url == "" {
-		if p.published = published(ctx, p.Hub); len(p.published) > 0 {
-			if session, err := o.sessionAt(ctx, p.published); !errors.Is(err, login.ErrSignedOut) {
-				return session, err
-			}
-		}
+		p.published = published(ctx, p.Hub)
 	}
 	return p.session(o.UserAgent())
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
@@ -40,6 +41,24 @@ func published(ctx context.Context, h *cli.Hub) []string {
 	return all
 }
 
+// publishedAt returns the addresses that the API server of a context publishes. It returns none if the context is known
+// to belong to a hub with another address or to a member.
+func (o *options) publishedAt(ctx context.Context, raw *clientcmdapi.Config, name string) []string {
+	if raw.Contexts[name] == nil || cli.BaseOf(raw, name) != "" || cli.MarkOf(raw, name).Hub != "" {
+		return nil
+	}
+	quick, shared := *o, *o.Options
+	quick.Options = &shared
+	if timeout := shared.Overrides.Timeout; timeout == "" || timeout == "0" {
+		shared.Overrides.Timeout = probeLimit.String()
+	}
+	h, err := quick.at(name)
+	if err != nil {
+		return nil
+	}
+	return published(ctx, h)
+}
+
 // origin returns the context from which the user selects a member, and its server, if that context certainly leads to
 // the API server of the session's hub. It returns "" if the kubeconfig already has a context for that hub.
 func (o *options) origin(ctx context.Context, session *login.Session) (name, server string) {
@@ -51,33 +70,31 @@ func (o *options) origin(ctx context.Context, session *login.Session) (name, ser
 	if hub, err := cli.NamedHub(raw, session.Issuer); err == nil && cli.LeadsToHub(raw, hub) {
 		return "", ""
 	}
-	if raw.Contexts[name] == nil || cli.BaseOf(raw, name) != "" || cli.MarkOf(raw, name).Hub != "" {
-		return "", "" // the context belongs to a member or to another hub
-	}
-	quick := *o
-	shared := *o.Options
-	quick.Options = &shared
-	if quick.Overrides.Timeout == "" || quick.Overrides.Timeout == "0" {
-		quick.Overrides.Timeout = probeLimit.String()
-	}
-	h, err := quick.at(name)
-	if err != nil || !slices.Contains(published(ctx, h), session.Issuer) {
+	if !slices.Contains(o.publishedAt(ctx, raw, name), session.Issuer) {
 		return "", ""
 	}
 	return name, cli.ServerOf(raw, name)
 }
 
-// sessionAt returns the session that the user has at one of the addresses that a hub publishes. It returns
-// an error that matches login.ErrSignedOut if there is none.
-func (o *options) sessionAt(ctx context.Context, urls []string) (*login.Session, error) {
+// sessionOfContext returns the user's session with the hub that the current context leads to, if the context is not known
+// to be the context of a hub, but its API server publishes the address of the session. It returns an error that matches
+// login.ErrSignedOut if there is no such session.
+func (o *options) sessionOfContext(ctx context.Context) (*login.Session, error) {
 	store, err := sessions()
 	if err != nil {
 		return nil, err
 	}
-	for _, url := range urls {
+	all, err := store.List()
+	if err != nil || len(all) == 0 || o.HubName != "" || o.Overrides.ClusterInfo.Server != "" {
+		return nil, login.ErrSignedOut
+	}
+	raw, err := o.Loading.GetStartingConfig()
+	if err != nil {
+		return nil, login.ErrSignedOut
+	}
+	for _, url := range o.publishedAt(ctx, raw, cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)) {
 		if _, err := store.Load(url); err == nil {
-			at := *o
-			shared := *o.Options
+			at, shared := *o, *o.Options
 			at.Options, shared.HubName = &shared, url
 			return at.signedIn(ctx)
 		}

@@ -385,6 +385,20 @@ func TestAHubsPublishedAddressSelectsTheSessionOrIsAdvised(t *testing.T) {
 	u.refuses(t, `"kubectl drover login `+url+` --ca FILE"`, "exec", "prod", "--", "true")
 	u.signIn(t, url, ca, "of-alice")
 	u.says(t, "1 of 1 Clusters: succeeded", "exec", "prod", "--", "true")
+
+	config = u.config(t) // another hub was selected since
+	config.Clusters["b"] = &clientcmdapi.Cluster{Server: "https://10.0.0.2:6443"}
+	config.Contexts["b"] = &clientcmdapi.Context{Cluster: "b", AuthInfo: "admin"}
+	err := cli.SetMark(config, "b", cli.Mark{Selected: time.Now(), URL: other})
+	if err == nil {
+		err = clientcmd.WriteToFile(*config, u.kubeconfig)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.says(t, "1 of 1 Clusters: succeeded", "exec", "prod", "--", "true")
+	publish(t, hub, "https://hub-c.example.com")
+	u.refuses(t, "does not say which hub is meant", "exec", "prod", "--", "true")
 }
 
 func TestWithoutAnyHubTheUserIsToldBothWays(t *testing.T) {
