@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/members"
@@ -62,7 +61,7 @@ func (d *Store) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.Watch(source.TypedFunc[target](d.begin)); err != nil {
+	if err := c.Watch(changes{d}); err != nil {
 		return err
 	}
 	defer d.sends.Wait()
@@ -71,6 +70,16 @@ func (d *Store) Start(ctx context.Context) error {
 	defer forget()
 	return c.Start(ctx)
 }
+
+// changes is the source of targets. It has a name, which the controller logs.
+type changes struct{ store *Store }
+
+// Start implements source.TypedSource.
+func (c changes) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[target]) error {
+	return c.store.begin(ctx, queue)
+}
+
+func (changes) String() string { return "changes of sets" }
 
 // begin passes the controller's queue to the store. Every change to a member's required or existing sets adds targets
 // to this queue.

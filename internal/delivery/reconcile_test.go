@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -366,5 +367,28 @@ func TestKept(t *testing.T) {
 				t.Errorf("got %+v for an unknown member, want nothing", got)
 			}
 		})
+	}
+}
+
+func TestTheLogNamesTheSourceOfTheStore(t *testing.T) {
+	f := &fakeMembers{}
+	logged := make(chan string, 64)
+	log := funcr.New(func(_, args string) {
+		if strings.Contains(args, "Starting EventSource") {
+			logged <- args
+		}
+	}, funcr.Options{})
+	ctx, stop := context.WithCancel(t.Context())
+	d := New(Options{State: f.State, Leading: f.Leading, Pause: time.Millisecond, Log: log})
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := d.Start(ctx); err != nil {
+			t.Errorf("start the store: %v", err)
+		}
+	})
+	defer running.Wait()
+	defer stop()
+	if got := <-logged; !strings.Contains(got, `"source"="changes of sets"`) {
+		t.Errorf("the store logs %s, want the name of its source", got)
 	}
 }
