@@ -78,8 +78,8 @@ func (o *options) locate(ctx context.Context, h *cli.Hub) error {
 		return nil
 	}
 	var all v1.ClusterList
-	if err := h.List(ctx, &all, client.MatchingFields{"metadata.name": o.cluster}); err != nil {
-		return nil //nolint:nilerr // the user may list only some workspaces, and gather explains that this one has none
+	if h.List(ctx, &all, client.MatchingFields{"metadata.name": o.cluster}) != nil {
+		return nil // the user may list only some workspaces, and gather explains that this one has no such Cluster
 	}
 	var names []string
 	for i := range all.Items {

@@ -43,16 +43,16 @@ func published(ctx context.Context, h *cli.Hub) []string {
 
 // publishedAt returns the addresses that the API server of a context publishes. It returns none if the context is known
 // to belong to a hub with another address or to a member.
-func (o *options) publishedAt(ctx context.Context, raw *clientcmdapi.Config, name string) []string {
+func publishedAt(ctx context.Context, o *cli.Options, raw *clientcmdapi.Config, name string) []string {
 	if raw.Contexts[name] == nil || cli.BaseOf(raw, name) != "" || cli.MarkOf(raw, name).Hub != "" {
 		return nil
 	}
-	quick, shared := *o, *o.Options
-	quick.Options = &shared
-	if timeout := shared.Overrides.Timeout; timeout == "" || timeout == "0" {
-		shared.Overrides.Timeout = probeLimit.String()
+	quick := *o
+	quick.HubName, quick.Overrides.CurrentContext = "", name
+	if timeout := quick.Overrides.Timeout; timeout == "" || timeout == "0" {
+		quick.Overrides.Timeout = probeLimit.String()
 	}
-	h, err := quick.at(name)
+	h, err := quick.Hub()
 	if err != nil {
 		return nil
 	}
@@ -70,15 +70,15 @@ func (o *options) origin(ctx context.Context, session *login.Session) (name, ser
 	if hub, err := cli.NamedHub(raw, session.Issuer); err == nil && cli.LeadsToHub(raw, hub) {
 		return "", ""
 	}
-	if !slices.Contains(o.publishedAt(ctx, raw, name), session.Issuer) {
+	if !slices.Contains(publishedAt(ctx, o.Options, raw, name), session.Issuer) {
 		return "", ""
 	}
 	return name, cli.ServerOf(raw, name)
 }
 
-// sessionOfContext returns the user's session with the hub that the current context leads to, if the context is not known
-// to be the context of a hub, but its API server publishes the address of the session. It returns an error that matches
-// login.ErrSignedOut if there is no such session.
+// sessionOfContext returns the user's session with the hub whose API server the current context leads to. It uses the
+// addresses that the API server publishes, because the kubeconfig does not have them. It returns an error that matches
+// login.ErrSignedOut if there is no session.
 func (o *options) sessionOfContext(ctx context.Context) (*login.Session, error) {
 	store, err := sessions()
 	if err != nil {
@@ -92,7 +92,8 @@ func (o *options) sessionOfContext(ctx context.Context) (*login.Session, error) 
 	if err != nil {
 		return nil, login.ErrSignedOut
 	}
-	for _, url := range o.publishedAt(ctx, raw, cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)) {
+	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
+	for _, url := range publishedAt(ctx, o.Options, raw, current) {
 		if _, err := store.Load(url); err == nil {
 			at, shared := *o, *o.Options
 			at.Options, shared.HubName = &shared, url
