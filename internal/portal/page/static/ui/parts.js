@@ -63,13 +63,13 @@ export const Log = ({ text, label }) => html`<pre class="log" tabindex="0" aria-
 /** Labels of an object. @param {{ pairs: string[], most?: number }} props */
 export const Labels = ({ pairs, most = 50 }) => html`<span class="labels">${pairs.slice(0, most).map((pair) => html`<span class="label" title=${short(pair, 200)}>${short(pair, 80)}</span>`)}${pairs.length > most && html`<span class="label more">+${pairs.length - most}</span>`}</span>`;
 
-/** How much of something is used. @param {{ used: number, total: number, label: string, unit: "cores" | "bytes" | "", compact?: boolean }} props */
-export function Meter({ used, total, label, unit, compact }) {
+/** How much of something is used. @param {{ used: number, total: number, label: string, unit: "cores" | "bytes" | "", compact?: boolean, word?: string }} props */
+export function Meter({ used, total, label, unit, compact, word = "requested" }) {
   if (!(total > 0)) return html`<span class="soft">–</span>`;
   const share = used / total;
   const show = unit === "bytes" ? bytes : cores;
   const percent = Math.round(share * 100);
-  return html`<span class=${classes("meter", compact && "compact", share > 0.9 && "full")} title=${`${show(used)} of ${show(total)} requested`}>
+  return html`<span class=${classes("meter", compact && "compact", share > 0.9 && "full")} title=${`${show(used)} of ${show(total)} ${word}`}>
     <span class="bar" role="meter" aria-label=${label} aria-valuemin="0" aria-valuemax="100" aria-valuenow=${Math.min(percent, 100)}><span style=${{ width: `${Math.min(100, share * 100)}%` }}></span></span>
     <span class="number">${compact ? `${percent} %` : html`${show(used)}<span class="soft"> of ${show(total)}${unit === "cores" ? " cores" : ""}</span>`}</span></span>`;
 }

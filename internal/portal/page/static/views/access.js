@@ -2,38 +2,151 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Access: who has which role where. A first version; the bindings that the user may watch.
+// Access: who has which role where, one binding, and what RoleTemplates allow.
 
 import { html, useMemo } from "../lib/html.js";
-import { Time } from "../lib/time.js";
+import { count, short } from "../lib/text.js";
+import { Time, exact } from "../lib/time.js";
+import { yaml } from "../lib/yaml.js";
+import { expired, place, resources, rulesOf } from "../core/access.js";
 import { href, param, setQuery } from "../core/router.js";
 import { bindings } from "../core/select.js";
-import { derived, keyOf, loaded } from "../core/store.js";
+import { readyState } from "../core/states.js";
+import { derived, keyOf, loaded, object, objects } from "../core/store.js";
+import { useCommands } from "../shell/commands.js";
 import { Search } from "../ui/form.js";
-import { Empty, Heading, Loading } from "../ui/parts.js";
-import { Table } from "../ui/table.js";
+import { Icon } from "../ui/icons.js";
+import { Card, Command, Empty, Facts, Heading, Loading, Note, State, Tabs } from "../ui/parts.js";
+import { Rows, Table } from "../ui/table.js";
+import { Conditions } from "./cluster.js";
+import { askRevoke, kindOf, mayChange, mayGrant, openEnd, openGrant } from "./grant.js";
+
+const soon = 7 * 86_400_000;
+
+/** @type {WeakMap<object, ReturnType<typeof rowOf>>} */
+const known = new WeakMap();
+
+/** @param {any} binding */
+function rowOf(binding) {
+  const { metadata, spec } = binding;
+  const where = place(spec);
+  const subject = spec.subject ?? {};
+  return {
+    key: `${kindOf(binding)} ${keyOf(binding)}`, name: metadata.name, binding, where, who: String(subject.name ?? ""), kind: subject.kind,
+    role: String(spec.roleTemplateName ?? ""), workspace: String(metadata.namespace), state: readyState(binding),
+    text: [subject.name, subject.kind, spec.roleTemplateName, where, metadata.namespace, metadata.name].join(" ").toLowerCase(),
+  };
+}
 
 const rows = derived(() => bindings.value.map((binding) => {
-  const { metadata, spec } = binding;
-  const where = spec.projectName ? `project ${spec.projectName}` : spec.clusterName ? `cluster ${spec.clusterName}` : "selected clusters";
-  return { key: (spec.projectName ? "p " : "c ") + keyOf(binding), name: metadata.name, binding, where, text: [spec.subject?.name, spec.subject?.kind, spec.roleTemplateName, where, metadata.namespace].join(" ").toLowerCase() };
+  let row = known.get(binding);
+  if (!row) known.set(binding, row = rowOf(binding));
+  return row;
 }).sort((a, b) => (a.text < b.text ? -1 : 1)));
 
-/** @type {import("../ui/table.js").Column<typeof rows.value[number]>[]} */
+/** @typedef {ReturnType<typeof rowOf>} BindingRow */
+
+const toBinding = (/** @type {any} */ binding) => href(["access", "bindings", binding.metadata.namespace, binding.spec.projectName ? "project" : "cluster", binding.metadata.name]);
+
+/** When a binding ends. @param {{ binding: any }} props */
+export const Until = ({ binding }) => (!binding.spec.expiresAt ? html`<span class="soft">no end</span>`
+  : expired(binding) ? html`<span class="bad">ended <${Time} at=${binding.spec.expiresAt} ago /></span>`
+  : html`<span class=${Date.parse(binding.spec.expiresAt) < Date.now() + soon ? "wait" : ""}><${Time} at=${binding.spec.expiresAt} /></span>`);
+
+/** @type {import("../ui/table.js").Column<BindingRow>[]} */
 const columns = [
-  { id: "who", title: "Who", cell: (r) => html`${r.binding.spec.subject?.name} <span class="soft">${r.binding.spec.subject?.kind}</span>`, sort: (r) => r.binding.spec.subject?.name ?? "", width: "26%" },
-  { id: "role", title: "Role", cell: (r) => r.binding.spec.roleTemplateName, sort: (r) => r.binding.spec.roleTemplateName },
+  { id: "who", title: "Who", cell: (r) => html`${short(r.who, 200)} ${r.kind === "Group" && html`<span class="soft">group</span>`}`, sort: (r) => r.who },
+  { id: "role", title: "Role", cell: (r) => r.role, sort: (r) => r.role, width: "13rem" },
   { id: "where", title: "Where", cell: (r) => r.where, sort: (r) => r.where },
-  { id: "workspace", title: "Workspace", cell: (r) => r.binding.metadata.namespace, sort: (r) => r.binding.metadata.namespace, width: "11rem" },
-  { id: "until", title: "Until", cell: (r) => (r.binding.spec.expiresAt ? html`<${Time} at=${r.binding.spec.expiresAt} />` : html`<span class="soft">no end</span>`), sort: (r) => r.binding.spec.expiresAt ?? "", width: "9rem" },
+  { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} title=${r.state.message.slice(0, 300)} />`, sort: (r) => r.state.name, width: "11rem" },
+  { id: "workspace", title: "Workspace", cell: (r) => r.workspace, sort: (r) => r.workspace, width: "8rem" },
+  { id: "until", title: "Ends", cell: (r) => html`<${Until} binding=${r.binding} />`, sort: (r) => r.binding.spec.expiresAt ?? "", width: "8rem" },
 ];
 
+/** @type {Record<string, (row: BindingRow) => string>} */
+const groupings = { person: (r) => `${r.who}${r.kind === "Group" ? " (group)" : ""}`, role: (r) => r.role, place: (r) => r.where, workspace: (r) => r.workspace };
+
+const tabs = [{ id: "bindings", title: "Bindings" }, { id: "roles", title: "Roles" }];
+
+const Top = () => {
+  const grant = mayGrant();
+  useCommands(grant ? [{ id: "grant", title: "Grant a role", icon: "plus", run: () => openGrant() }] : [], [grant]);
+  return html`<${Heading} title="Access"><a class="button" href=${href(["access", "why"])}><${Icon} name="help" />Why can’t I?</a>
+    ${grant && html`<button type="button" class="primary" onClick=${() => openGrant()}><${Icon} name="plus" />Grant a role</button>`}</${Heading}>`;
+};
+
 export function Access() {
-  const [query, sort] = [param("q"), param("sort")];
+  const [query, sort, ends, group] = ["q", "sort", "ends", "group"].map(param);
   const all = rows.value;
-  const found = useMemo(() => all.filter((r) => query.toLowerCase().split(/\s+/).every((word) => r.text.includes(word))), [all, query]);
-  return html`<div class="view fill"><${Heading} title="Access"><a class="button" href=${href(["access", "why"])}>Why can’t I?</a></${Heading}>
-    <div class="toolbar"><${Search} label="Search by person, role, cluster or project" value=${query} onInput=${(/** @type {string} */ q) => setQuery({ q })} /></div>
-    ${!loaded.value && all.length === 0 ? html`<${Loading} />` : html`<${Table} id="access" label="Bindings that you may watch" rows=${found} columns=${columns} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })}
-      query=${query} empty=${html`<${Empty} icon="access" title=${all.length === 0 ? "There are no bindings that you may watch" : "No binding has these words"} />`} />`}</div>`;
+  const [ended, ending] = useMemo(() => [all.filter((r) => expired(r.binding)), all.filter((r) => r.binding.spec.expiresAt && !expired(r.binding) && Date.parse(r.binding.spec.expiresAt) < Date.now() + soon)], [all]);
+  const found = useMemo(() => (ends === "ended" ? ended : ends === "soon" ? ending : all).filter((r) => query.toLowerCase().split(/\s+/).every((word) => r.text.includes(word))), [all, query, ends]);
+  const chips = [["", "All", all.length], ["soon", "Ending within a week", ending.length], ["ended", "Ended", ended.length]];
+  return html`<div class="view fill"><${Top} /><${Tabs} label="Parts of access" tabs=${tabs} current="bindings" path=${["access"]} />
+    <div class="toolbar"><${Search} label="Search by person, role, cluster or project" value=${query} onInput=${(/** @type {string} */ q) => setQuery({ q })} />
+      <div class="chips" role="group" aria-label="End">${chips.map(([value, label, n]) => html`<button type="button" class="chip" aria-pressed=${String(ends === value)} onClick=${() => setQuery({ ends: String(value) })}>${label} <span class="number">${n}</span></button>`)}</div>
+      <label class="inline">Group by <select value=${group} onChange=${(/** @type {any} */ e) => setQuery({ group: e.target.value })}><option value="">nothing</option>${Object.keys(groupings).map((name) => html`<option value=${name}>${name}</option>`)}</select></label></div>
+    ${!loaded.value && all.length === 0 ? html`<${Loading} />` : html`<${Table} id="access" label="Bindings that you may watch" rows=${found} columns=${columns} href=${(/** @type {BindingRow} */ r) => toBinding(r.binding)} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} groupOf=${groupings[group]} query=${query + ends}
+      empty=${all.length === 0 ? html`<${Empty} icon="access" title="There are no bindings that you may watch">A binding gives a person or a group a role in clusters or in a project.</${Empty}>` : html`<${Empty} title="No binding is like that"><button type="button" onClick=${() => setQuery({ q: "", ends: "" })}>Clear the search</button></${Empty}>`} />`}</div>`;
+}
+
+/** @param {{ params: Record<string, string> }} props */
+export function BindingView({ params: { workspace, kind, name } }) {
+  const binding = object(resources[kind === "project" ? "ProjectRoleTemplateBinding" : "ClusterRoleTemplateBinding"], `${workspace}/${name}`);
+  const above = html`<a href=${href(["access"])}>Access</a> <span aria-hidden="true">/</span> ${workspace}`;
+  if (!binding) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="access" title="This binding is gone, or you may not watch it"><a href=${href(["access"])}>All bindings</a></${Empty}>` : html`<${Loading} />`}</div>`;
+  const { spec, status = {}, metadata } = binding;
+  const manifest = { apiVersion: "cluster.drover.dev/v1", kind: kindOf(binding), metadata: { namespace: metadata.namespace, name: metadata.name }, spec };
+  return html`<div class="view"><${Heading} title=${`${short(spec.subject.name, 100)} is ${spec.roleTemplateName}`} above=${above} beside=${html`<${State} ...${readyState(binding)} />`}>
+      ${mayChange("patch", binding) && html`<button type="button" onClick=${() => openEnd(binding)}><${Icon} name="clock" />Change the end</button>`}
+      ${mayChange("delete", binding) && html`<button type="button" onClick=${() => askRevoke(binding, true)}><${Icon} name="trash" />Revoke</button>`}</${Heading}>
+    ${expired(binding) && html`<${Note} name="broken">This grant has ended. It gives no access.</${Note}>`}
+    <div class="columns"><div class="column wide"><${Conditions} object=${binding} />
+      ${status.failures?.length > 0 && html`<${Card} title="Clusters where it does not work"><${Rows} label="Clusters where it does not work" head=${["Cluster", "Object", "Why"]} rows=${status.failures.map((/** @type {any} */ f) => [html`<a href=${href(["clusters", workspace, f.cluster])}>${f.cluster}</a>`, f.object, short(f.message, 600)])} /></${Card}>`}
+      <${Card} title="Manifest"><${Command} text=${yaml(manifest)} what="Manifest" /></${Card}></div>
+    <div class="column"><${Card} title="Facts"><${Facts} pairs=${[[spec.subject.kind, html`<a href=${href(["access"], { q: spec.subject.name })}>${spec.subject.name}</a>`], ["Role", html`<a href=${href(["access", "roles", spec.roleTemplateName])}>${spec.roleTemplateName}</a>`],
+      ["Where", spec.projectName ? html`<a href=${href(["projects", workspace, spec.projectName])}>${place(spec)}</a>` : place(spec)], ["Clusters", status.clusters?.summary],
+      ["Ends", spec.expiresAt ? html`<${Until} binding=${binding} /> <span class="soft">${exact(spec.expiresAt)}</span>` : "no end"], ["Created", metadata.creationTimestamp && html`<${Time} at=${metadata.creationTimestamp} ago />`]]} /></${Card}></div></div></div>`;
+}
+
+const templates = derived(() => {
+  const used = new Map();
+  for (const { role } of rows.value) used.set(role, (used.get(role) ?? 0) + 1);
+  return [...objects("roletemplates").values()].map((template) => ({ key: template.metadata.name, name: template.metadata.name, template, state: readyState(template), uses: used.get(template.metadata.name) ?? 0 })).sort((a, b) => (a.key < b.key ? -1 : 1));
+});
+
+/** @type {import("../ui/table.js").Column<typeof templates.value[number]>[]} */
+const roleColumns = [
+  { id: "name", title: "Role", cell: (r) => r.name, sort: (r) => r.name },
+  { id: "context", title: "Granted in", cell: (r) => (r.template.spec.context === "Project" ? "projects" : "clusters"), sort: (r) => r.template.spec.context, width: "8rem" },
+  { id: "about", title: "Rules", cell: (r) => (r.template.spec.external ? html`<span class="soft">ClusterRole</span> ${r.template.spec.external}` : html`${count(r.template.spec.rules?.length ?? 0, "rule")}${r.template.spec.inherits?.length > 0 && html` <span class="soft">and ${r.template.spec.inherits.join(", ")}</span>`}`) },
+  { id: "uses", title: "Bindings", cell: (r) => r.uses, sort: (r) => r.uses, width: "7rem", end: true },
+  { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} />${r.template.spec.locked && html` <span class="soft">locked</span>`}`, sort: (r) => r.state.name, width: "12rem" },
+];
+
+export function Roles() {
+  const all = templates.value;
+  return html`<div class="view fill"><${Top} /><${Tabs} label="Parts of access" tabs=${tabs} current="roles" path=${["access"]} />
+    ${!loaded.value && all.length === 0 ? html`<${Loading} />` : html`<${Table} id="roles" label="RoleTemplates" rows=${all} columns=${roleColumns} href=${(/** @type {any} */ r) => href(["access", "roles", r.name])} sort=${param("sort")} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })}
+      empty=${html`<${Empty} icon="access" title="There are no RoleTemplates that you may watch">Ask for the ClusterRole drover-roletemplate-viewer.</${Empty}>`} />`}</div>`;
+}
+
+const listed = (/** @type {string[] | undefined} */ list) => (list?.includes("*") ? "all" : (list ?? []).slice(0, 60).join(", "));
+
+/** @param {{ params: Record<string, string> }} props */
+export function RoleView({ params: { name } }) {
+  const template = object("roletemplates", name);
+  const above = html`<a href=${href(["access", "roles"])}>Roles</a>`;
+  if (!template) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="access" title="This RoleTemplate does not exist, or you may not watch it" />` : html`<${Loading} />`}</div>`;
+  const { rules, problem, external } = rulesOf(name);
+  const { spec } = template;
+  const uses = rows.value.filter((r) => r.role === name);
+  return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} ...${readyState(template)} />`} about=${template.metadata.annotations?.["kubernetes.io/description"]}>
+      ${!spec.locked && mayGrant() && html`<button type="button" class="primary" onClick=${() => openGrant({ role: name, where: spec.context === "Project" ? "project" : "cluster" })}>Grant this role</button>`}</${Heading}>
+    ${problem && html`<${Note} name="broken">${problem} It grants nothing.</${Note}>`}
+    ${spec.locked && html`<${Note}>This role is locked: nobody can grant it to more people.</${Note}>`}
+    <${Card} title="What it allows">${external ? html`<p>As much as the ClusterRole <code>${external}</code> of each cluster.</p>` : rules.length === 0 ? html`<p class="soft">Nothing.</p>`
+      : html`<${Rows} label="Rules" head=${["May", "Resources", "API group", "From"]} rows=${rules.slice(0, 200).map(({ rule, path }) => [html`<b>${listed(rule.verbs)}</b>`,
+        html`${listed(rule.resources ?? rule.nonResourceURLs)}${rule.resourceNames && html` <span class="soft">only ${listed(rule.resourceNames)}</span>`}`,
+        rule.nonResourceURLs ? html`<span class="soft">paths</span>` : (rule.apiGroups ?? []).map((g) => (g === "*" ? "all" : g || "core")).join(", "), path.length > 1 ? html`<span class="soft">${path.slice(1).join(" → ")}</span>` : html`<span class="soft">itself</span>`])} />`}</${Card}>
+    <${Card} title=${`Granted to: ${uses.length}`}>${uses.length > 0 ? html`<${Rows} label="Bindings with this role" head=${["Who", "Where", "Workspace", "Ends"]} rows=${uses.slice(0, 200).map((r) => [html`<a href=${toBinding(r.binding)}>${r.who}</a>`, r.where, r.workspace, html`<${Until} binding=${r.binding} />`])} />` : html`<p class="soft">No binding that you may watch has this role.</p>`}</${Card}></div>`;
 }

@@ -2,19 +2,32 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Hosts: machines with an agent, their state, and the reason.
+// Hosts: machines with an agent, their state, and the reason; one Host; and, where these kinds are installed,
+// ClusterInstallations and snapshots of etcd.
 
-import { html, useMemo } from "../lib/html.js";
-import { short } from "../lib/text.js";
+import { html, signal, useMemo, useState } from "../lib/html.js";
+import { bytes, quantity } from "../lib/quantity.js";
+import { count, short } from "../lib/text.js";
 import { Time } from "../lib/time.js";
-import { param, setQuery } from "../core/router.js";
-import { hostState } from "../core/states.js";
-import { derived, keyOf, loaded, objects } from "../core/store.js";
-import { openDialog } from "../ui/dialog.js";
-import { Empty, Facts, Heading, Loading, Log, Note, State } from "../ui/parts.js";
+import { apply, call, list } from "../core/api.js";
+import { may } from "../core/rights.js";
+import { href, param, setQuery } from "../core/router.js";
+import { workspaces } from "../core/select.js";
+import { hostState, readyState } from "../core/states.js";
+import { derived, keyOf, loaded, object, objects } from "../core/store.js";
+import { DialogActions, openDialog } from "../ui/dialog.js";
+import { Field, Search } from "../ui/form.js";
+import { Icon } from "../ui/icons.js";
+import { Card, CopyField, Empty, Facts, Heading, Labels, Loading, Log, Meter, Note, Problem, State, Tabs, useFetch } from "../ui/parts.js";
 import { Table } from "../ui/table.js";
+import { toast } from "../ui/toast.js";
+import { Conditions } from "./cluster.js";
 
-const rows = derived(() => [...objects("hosts").values()].map((host) => ({ key: keyOf(host), name: host.metadata.name, host, state: hostState(host) })).sort((a, b) => (a.key < b.key ? -1 : 1)));
+const rows = derived(() => [...objects("hosts").values()].map((host) => {
+  const { machine = {} } = host.status ?? {};
+  const state = hostState(host);
+  return { key: keyOf(host), name: host.metadata.name, host, state, text: [keyOf(host), state.word, state.message, machine.os, machine.architecture, machine.hostname, ...(machine.addresses ?? []), ...Object.entries(host.metadata.labels ?? {}).map((pair) => pair.join("="))].join(" ").toLowerCase() };
+}).sort((a, b) => (a.key < b.key ? -1 : 1)));
 
 /** @typedef {typeof rows.value[number]} HostRow */
 
@@ -22,21 +35,131 @@ const why = (/** @type {HostRow} */ { host, state }) => short([host.status?.cond
 
 /** @type {import("../ui/table.js").Column<HostRow>[]} */
 const columns = [
-  { id: "name", title: "Host", cell: (r) => r.key, sort: (r) => r.key, width: "22%" },
-  { id: "state", title: "State", cell: (r) => html`<${State} name=${r.state.name} word=${r.state.word} />`, sort: (r) => r.state.word, width: "11rem" },
-  { id: "why", title: "Why", cell: (r) => html`<span>${why(r)}</span>${r.host.status?.plan?.output && html` <button type="button" class="link" onClick=${() => openDialog(r.key, LastLines, { row: r })}>Last lines</button>`}` },
-  { id: "system", title: "System", cell: (r) => [r.host.status?.machine?.os, r.host.status?.machine?.architecture].filter(Boolean).join(", "), width: "12rem" },
-  { id: "seen", title: "Seen", cell: (r) => (r.host.status?.lastSeen ? html`<${Time} at=${r.host.status.lastSeen} ago />` : r.host.status?.machine ? "now" : "never"), sort: (r) => r.host.status?.lastSeen ?? "", width: "8rem" },
+  { id: "name", title: "Host", cell: (r) => r.key, sort: (r) => r.key, width: "20%" },
+  { id: "state", title: "State", cell: (r) => html`<${State} name=${r.state.name} word=${r.state.word} />`, sort: (r) => r.state.word, width: "9.5rem" },
+  { id: "why", title: "Why", cell: (r) => html`<span title=${why(r)}>${why(r)}</span>${r.host.status?.plan?.output && html` <button type="button" class="link" onClick=${() => openDialog(r.key, LastLines, { row: r })}>Last lines</button>`}` },
+  { id: "consumer", title: "Used by", cell: (r) => r.host.spec?.consumerRef?.name ?? html`<span class="soft">free</span>`, sort: (r) => r.host.spec?.consumerRef?.name ?? "", width: "9rem" },
+  { id: "system", title: "System", cell: (r) => [r.host.status?.machine?.os, r.host.status?.machine?.architecture].filter(Boolean).join(", "), width: "11rem" },
+  { id: "seen", title: "Seen", cell: (r) => (r.host.status?.lastSeen ? html`<${Time} at=${r.host.status.lastSeen} ago />` : r.host.status?.machine ? "now" : "never"), sort: (r) => r.host.status?.lastSeen ?? "", width: "7rem" },
 ];
 
 /** @param {{ row: HostRow }} props */
 const LastLines = ({ row }) => html`<div class="dialog-body">${row.state.held && html`<${Note} name="broken">${row.state.held.reason}: ${row.state.held.message}</${Note}>`}
   <${Facts} pairs=${[["State", row.state.word], ["Why", why(row)]]} /><${Log} text=${row.host.status.plan.output} label="Last lines" /></div>`;
 
-export function Hosts() {
+const provision = { group: "provision.cluster.drover.dev", version: "v1" };
+
+/** @type {Promise<boolean> | undefined} */
+let installed; // whether the hub has the kinds of the provisioner
+
+const hasProvisioner = () => installed ??= call("GET", "/k8s/local/apis").then((all) => (all.groups ?? []).some((/** @type {any} */ g) => g.name === provision.group), () => { installed = undefined; return false; });
+
+const tabs = [{ id: "machines", title: "Hosts" }, { id: "installations", title: "Installations" }, { id: "snapshots", title: "Snapshots of etcd" }];
+
+/** @param {{ params: Record<string, string> }} props */
+export function Hosts({ params: { tab = "machines" } }) {
+  const { value: more } = useFetch(hasProvisioner, []);
+  const Body = { installations: Installations, snapshots: Snapshots }[tab] ?? Machines;
+  return html`<div class="view fill"><${Heading} title="Hosts" beside=${tab === "machines" && loaded.value && html`<span class="soft">${count(rows.value.length, "host")}</span>`}>${more && tab === "snapshots" && html`<${TakeButton} />`}</${Heading}>
+    ${more && html`<${Tabs} label="Kinds" tabs=${tabs} current=${tab} path=${["hosts"]} />`}<${Body} /></div>`;
+}
+
+function Machines() {
   const all = rows.value;
-  const sort = param("sort");
-  const empty = useMemo(() => html`<${Empty} icon="hosts" title="There are no Hosts that you may watch">A Host is a machine with Drover’s host agent.</${Empty}>`, []);
-  return html`<div class="view fill"><${Heading} title="Hosts" />${!loaded.value && all.length === 0 ? html`<${Loading} />`
-    : html`<${Table} id="hosts" label="Machines with an agent" rows=${all} columns=${columns} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} empty=${empty} />`}</div>`;
+  const [query, sort] = [param("q"), param("sort")];
+  const found = useMemo(() => all.filter((r) => query.toLowerCase().split(/\s+/).every((word) => r.text.includes(word))), [all, query]);
+  const empty = all.length === 0 ? html`<${Empty} icon="hosts" title="There are no Hosts that you may watch">A Host is a machine with Drover’s host agent.</${Empty}>` : html`<${Empty} title="No host has these words" />`;
+  return !loaded.value && all.length === 0 ? html`<${Loading} />` : html`${all.length > 0 && html`<div class="toolbar"><${Search} label="Search by name, state, system, address or label" value=${query} onInput=${(/** @type {string} */ q) => setQuery({ q })} /></div>`}
+    <${Table} id="hosts" label="Machines with an agent" rows=${found} columns=${columns} href=${(/** @type {HostRow} */ r) => href(["hosts", r.host.metadata.namespace, r.name])} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} query=${query} empty=${empty} />`;
+}
+
+/** @param {{ params: Record<string, string> }} props */
+export function HostView({ params: { workspace, name } }) {
+  const host = object("hosts", `${workspace}/${name}`);
+  const above = html`<a href=${href(["hosts"])}>Hosts</a> <span aria-hidden="true">/</span> ${workspace}`;
+  if (!host) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="hosts" title="This Host is gone, or you may not watch it"><a href=${href(["hosts"])}>All hosts</a></${Empty}>` : html`<${Loading} />`}</div>`;
+  const state = hostState(host);
+  const { status = {}, spec = {}, metadata } = host;
+  const { machine = {}, plan } = status;
+  const labels = Object.entries(metadata.labels ?? {}).map(([key, value]) => `${key}=${value}`);
+  return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} name=${state.name} word=${state.word} />`} />
+    ${state.held && html`<${Note} name="broken">${state.held.reason}: ${state.held.message}</${Note}>`}
+    <div class="columns"><div class="column wide"><${Conditions} object=${host} />
+      ${plan && html`<${Card} title="Instructions">${plan.total > 0 && html`<${Meter} label="Instructions done" used=${plan.done} total=${plan.total} unit="" word="done" />`}<${Facts} pairs=${[["Version", plan.version], ["Now", plan.instruction], ["Failing probes", plan.failing?.join(", ")]]} />
+        ${plan.output && html`<${Log} text=${plan.output} label="Last lines" />`}</${Card}>`}</div>
+    <div class="column"><${Card} title="Machine"><${Facts} pairs=${[["Name", machine.hostname], ["System", [machine.os, machine.architecture].filter(Boolean).join(", ")], ["Kernel", machine.kernel], ["CPUs", machine.cpus], ["Memory", machine.memory && bytes(quantity(machine.memory))],
+      ["Addresses", machine.addresses?.length > 0 && html`<ul class="plain">${machine.addresses.slice(0, 20).map((/** @type {string} */ a) => html`<li><${CopyField} text=${a} what="Address" /></li>`)}</ul>`], ["Roles", machine.roles?.join(", ")], ["Taints", machine.taints?.length > 0 && html`<${Labels} pairs=${machine.taints} />`],
+      ["Used by", spec.consumerRef && `${spec.consumerRef.kind} ${spec.consumerRef.name}`], ["Agent", status.agentVersion], ["Last seen", status.lastSeen && html`<${Time} at=${status.lastSeen} ago />`], ["Created", metadata.creationTimestamp && html`<${Time} at=${metadata.creationTimestamp} ago />`], ["Labels", labels.length > 0 && html`<${Labels} pairs=${labels} />`]]} /></${Card}></div></div></div>`;
+}
+
+/** Objects that are not in the stream: they are listed on demand. @param {{ resource: string, columns: any[], label: string, empty: any, from: (object: any) => any }} props */
+function Listed({ resource, columns: shown, label, empty, from }) {
+  const { value, error, loading, retry } = useFetch((signal) => list({ ...provision, resource }, { signal }), [resource, changes.value]);
+  const found = useMemo(() => (value?.items ?? []).map((/** @type {any} */ o) => ({ key: keyOf(o), name: o.metadata.name, object: o, ...from(o) })), [value]);
+  if (error) return html`<${Problem} title=${`${label} cannot be listed in all workspaces.`} error=${error} retry=${retry} />`;
+  if (!value) return loading && html`<${Loading} />`;
+  return html`<div class="toolbar"><span class="soft">This list is not live.</span><button type="button" onClick=${retry}>List again</button></div>
+    <${Table} id=${resource} label=${label} rows=${found} columns=${shown} sort=${param("sort")} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} empty=${empty} />`;
+}
+
+const changes = signal(0); // how many objects this page has created
+
+/** @type {import("../ui/table.js").Column<any>[]} */
+const installationColumns = [
+  { id: "name", title: "Installation", cell: (r) => r.key, sort: (r) => r.key },
+  { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} />`, sort: (r) => r.state.name, width: "12rem" },
+  { id: "cluster", title: "Cluster", cell: ({ object: o }) => html`<a href=${href(["clusters", o.metadata.namespace, o.spec.clusterName])}>${o.spec.clusterName}</a>`, sort: (r) => r.object.spec.clusterName, width: "12rem" },
+  { id: "version", title: "Version", cell: ({ object: o }) => `${o.spec.distribution} ${o.spec.version}`, sort: (r) => r.object.spec.version, width: "12rem" },
+  { id: "hosts", title: "Hosts", cell: ({ object: o }) => o.status?.summary ?? "–", width: "6rem", end: true },
+  { id: "why", title: "Waiting for", cell: ({ object: o, state }) => short(o.status?.waiting?.length > 0 ? o.status.waiting.map((/** @type {any} */ w) => `${w.host}: ${w.message}`).join("; ") : state.name === "working" ? "" : state.message, 300) },
+];
+
+const Installations = () => html`<${Listed} resource="clusterinstallations" label="ClusterInstallations" columns=${installationColumns} from=${(/** @type {any} */ o) => ({ state: readyState(o) })}
+  empty=${html`<${Empty} icon="hosts" title="There are no ClusterInstallations">A ClusterInstallation installs K3s or RKE2 on Hosts.</${Empty}>`} />`;
+
+/** @type {Record<string, import("../core/states.js").StateName>} */
+const phases = { Succeeded: "working", Failed: "broken" };
+
+/** @type {import("../ui/table.js").Column<any>[]} */
+const snapshotColumns = [
+  { id: "name", title: "Snapshot", cell: (r) => r.key, sort: (r) => r.key },
+  { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} />`, sort: (r) => r.state.word, width: "9rem" },
+  { id: "cluster", title: "Of", cell: ({ object: o }) => html`${o.spec.clusterRef.name} <span class="soft">${o.spec.clusterRef.kind}</span>`, sort: (r) => r.object.spec.clusterRef.name },
+  { id: "where", title: "Where", cell: ({ object: o }) => (o.status?.s3 ? `s3://${o.status.s3.bucket}/${o.status.s3.key}` : [o.status?.host, o.status?.snapshot].filter(Boolean).join(": ")) },
+  { id: "age", title: "Taken", cell: ({ object: o }) => html`<${Time} at=${o.metadata.creationTimestamp} ago />`, sort: (r) => r.object.metadata.creationTimestamp ?? "", width: "8rem" },
+  { id: "why", title: "Message", cell: (r) => short(r.state.message, 300) },
+];
+
+const Snapshots = () => html`<${Listed} resource="etcdsnapshots" label="Snapshots of etcd" columns=${snapshotColumns} from=${(/** @type {any} */ o) => ({ state: { ...readyState(o), name: phases[o.status?.phase] ?? "waiting", word: o.status?.phase ?? "Pending" } })}
+  empty=${html`<${Empty} icon="clock" title="There are no snapshots">Take one before a risky change, or set spec.etcd.schedule of the ClusterInstallation.</${Empty}>`} />`;
+
+function TakeButton() {
+  const asked = (/** @type {string | undefined} */ namespace) => may({ verb: "create", group: provision.group, resource: "etcdsnapshots", namespace });
+  const allowed = asked(undefined) || workspaces.value.slice(0, 10).some(asked);
+  return allowed ? html`<button type="button" class="primary" onClick=${() => openDialog("Take a snapshot of etcd", Take)}><${Icon} name="plus" />Take a snapshot</button>` : null;
+}
+
+/** @param {{ close: () => void }} props */
+function Take({ close }) {
+  const { value, error: unknown } = useFetch((signal) => list({ ...provision, resource: "clusterinstallations" }, { signal }), []);
+  const [chosen, choose] = useState("");
+  const [error, setError] = useState(/** @type {any} */ (null));
+  const keys = (value?.items ?? []).map(keyOf).sort();
+  const submit = async (/** @type {Event} */ event) => {
+    event.preventDefault();
+    setError(null);
+    const [namespace, installation] = chosen.split("/");
+    const name = `${installation.slice(0, 40)}-${new Date().toISOString().replace(/\D/g, "").slice(0, 14)}`;
+    try {
+      await apply({ ...provision, resource: "etcdsnapshots", namespace, name }, { apiVersion: "provision.cluster.drover.dev/v1", kind: "EtcdSnapshot", metadata: { namespace, name }, spec: { clusterRef: { kind: "ClusterInstallation", name: installation } } });
+      changes.value++;
+      toast(`The snapshot ${name} is being taken. List again to see its state.`);
+      close();
+    } catch (problem) {
+      setError(problem);
+    }
+  };
+  return html`<form onSubmit=${submit}><div class="dialog-body"><${Field} label="Installation" required autofocus value=${chosen} onChange=${(/** @type {any} */ e) => choose(e.target.value)} options=${[{ value: "", label: "Choose one" }, ...keys]} />
+    ${(error || unknown) && html`<${Problem} title=${error && "The snapshot was not taken."} error=${error ?? unknown} />`}</div>
+    <${DialogActions}><button type="button" onClick=${close}>Cancel</button><button class="primary">Take</button></${DialogActions}></form>`;
 }

@@ -6,14 +6,14 @@
 
 import { html } from "../lib/html.js";
 import { fleet, planRows } from "../core/select.js";
-import { Access } from "./access.js";
+import { Access, BindingView, RoleView, Roles } from "./access.js";
 import { Account } from "./account.js";
 import { ClusterView } from "./cluster.js";
 import { Clusters } from "./clusters.js";
-import { Hosts } from "./hosts.js";
+import { HostView, Hosts } from "./hosts.js";
 import { Overview } from "./overview.js";
 import { PlanView, Plans } from "./plans.js";
-import { Projects } from "./projects.js";
+import { ProjectView, Projects } from "./projects.js";
 import { Why } from "./why.js";
 
 const badge = (/** @type {number} */ n, /** @type {string} */ name, /** @type {string} */ word) => (n > 0 ? html`<span class=${"badge " + name} aria-label=${`${n} ${word}`}>${n}</span>` : null);
@@ -36,8 +36,13 @@ export const views = [
   { path: "plans", title: "Plans", section: "plans", component: Plans },
   { path: "plans/:workspace/:name", title: (p) => `${p.name} · ${p.workspace}`, section: "plans", component: PlanView },
   { path: "projects", title: "Projects", section: "projects", component: Projects },
+  { path: "projects/:workspace/:name/:tab?", title: (p) => `${p.name} · ${p.workspace}`, section: "projects", component: ProjectView },
   { path: "access", title: "Access", section: "access", component: Access },
   { path: "access/why", title: "Why can’t I?", section: "access", component: Why },
-  { path: "hosts", title: "Hosts", section: "hosts", component: Hosts },
+  { path: "access/roles", title: "Roles", section: "access", component: Roles },
+  { path: "access/roles/:name", title: (p) => p.name, section: "access", component: RoleView },
+  { path: "access/bindings/:workspace/:kind/:name", title: (p) => `${p.name} · ${p.workspace}`, section: "access", component: BindingView },
+  { path: "hosts/:tab?", title: "Hosts", section: "hosts", component: Hosts },
+  { path: "hosts/:workspace/:name", title: (p) => `${p.name} · ${p.workspace}`, section: "hosts", component: HostView },
   { path: "account", title: "Account", section: "", component: Account },
 ];

@@ -2,29 +2,139 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Projects: groups of namespaces. A first version; the projects that the user may watch.
+// Projects: groups of namespaces with members and quotas, the list and one Project.
 
-import { html } from "../lib/html.js";
-import { count } from "../lib/text.js";
-import { param, setQuery } from "../core/router.js";
+import { html, useMemo, useState } from "../lib/html.js";
+import { bytes, cores, quantity } from "../lib/quantity.js";
+import { count, short } from "../lib/text.js";
+import { Time } from "../lib/time.js";
+import { place } from "../core/access.js";
+import { get, list } from "../core/api.js";
+import { href, param, setQuery } from "../core/router.js";
+import { bindings, targets } from "../core/select.js";
 import { readyState } from "../core/states.js";
-import { derived, keyOf, loaded, objects } from "../core/store.js";
-import { Empty, Heading, Loading, State } from "../ui/parts.js";
-import { Table } from "../ui/table.js";
+import { derived, keyOf, loaded, object, objects } from "../core/store.js";
+import { Search } from "../ui/form.js";
+import { Icon } from "../ui/icons.js";
+import { Card, Empty, Facts, Heading, Loading, Meter, Problem, State, Tabs, useFetch } from "../ui/parts.js";
+import { Rows, Table } from "../ui/table.js";
+import { Until } from "./access.js";
+import { Conditions } from "./cluster.js";
+import { askRevoke, mayChange, mayGrant, openGrant } from "./grant.js";
 
-const rows = derived(() => [...objects("projects").values()].map((project) => ({ key: keyOf(project), name: project.metadata.name, project, state: readyState(project) })).sort((a, b) => (a.key < b.key ? -1 : 1)));
+const membersOf = (/** @type {any} */ project) => bindings.value.filter((b) => b.spec.projectName === project.metadata.name && b.metadata.namespace === project.metadata.namespace);
 
-/** @type {import("../ui/table.js").Column<typeof rows.value[number]>[]} */
+const rows = derived(() => {
+  const members = new Map();
+  for (const { spec, metadata } of bindings.value) {
+    const key = `${metadata.namespace}/${spec.projectName}`;
+    if (spec.projectName) members.set(key, (members.get(key) ?? new Set()).add(spec.subject?.name));
+  }
+  return [...objects("projects").values()].map((project) => ({
+    key: keyOf(project), name: project.metadata.name, project, state: readyState(project), members: members.get(keyOf(project))?.size ?? 0,
+    text: [project.metadata.name, project.metadata.namespace, ...(project.spec?.namespaces ?? [])].join(" ").toLowerCase(),
+  })).sort((a, b) => (a.key < b.key ? -1 : 1));
+});
+
+/** @typedef {typeof rows.value[number]} ProjectRow */
+
+const quota = (/** @type {any} */ project) => Object.entries(project.spec?.resourceQuota ?? {}).slice(0, 8).map(([key, value]) => `${key} ${value}`).join(", ");
+
+/** @type {import("../ui/table.js").Column<ProjectRow>[]} */
 const columns = [
-  { id: "name", title: "Project", cell: (r) => r.name, sort: (r) => r.name, width: "26%" },
-  { id: "state", title: "State", cell: (r) => html`<${State} name=${r.state.name} word=${r.state.word} />`, sort: (r) => r.state.name, width: "12rem" },
-  { id: "workspace", title: "Workspace", cell: (r) => r.project.metadata.namespace, sort: (r) => r.project.metadata.namespace },
-  { id: "namespaces", title: "Namespaces", cell: (r) => count(r.project.spec?.namespaces?.length ?? 0, "namespace") },
+  { id: "name", title: "Project", cell: (r) => r.name, sort: (r) => r.name, width: "20%" },
+  { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} title=${r.state.message.slice(0, 300)} />`, sort: (r) => r.state.name, width: "11rem" },
+  { id: "workspace", title: "Workspace", cell: (r) => r.project.metadata.namespace, sort: (r) => r.project.metadata.namespace, width: "9rem" },
+  { id: "clusters", title: "Clusters", cell: (r) => r.project.status?.clusters?.summary ?? "–", sort: (r) => r.project.status?.clusters?.desired ?? "", width: "6.5rem", end: true },
+  { id: "namespaces", title: "Namespaces", cell: (r) => r.project.spec?.namespaces?.length ?? 0, sort: (r) => r.project.spec?.namespaces?.length ?? 0, width: "7.5rem", end: true },
+  { id: "members", title: "Members", cell: (r) => r.members, sort: (r) => r.members, width: "6.5rem", end: true },
+  { id: "quota", title: "Quota per cluster", cell: (r) => quota(r.project) || html`<span class="soft">none</span>` },
 ];
 
 export function Projects() {
+  const [query, sort] = [param("q"), param("sort")];
   const all = rows.value;
-  return html`<div class="view fill"><${Heading} title="Projects" />${!loaded.value && all.length === 0 ? html`<${Loading} />`
-    : html`<${Table} id="projects" label="Projects" rows=${all} columns=${columns} sort=${param("sort")} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })}
-      empty=${html`<${Empty} icon="projects" title="There are no Projects that you may watch">A Project is a group of namespaces with members and quotas, in one or many clusters.</${Empty}>`} />`}</div>`;
+  const found = useMemo(() => all.filter((r) => query.toLowerCase().split(/\s+/).every((word) => r.text.includes(word))), [all, query]);
+  return html`<div class="view fill"><${Heading} title="Projects" beside=${loaded.value && html`<span class="soft">${count(all.length, "project")}</span>`} />
+    ${all.length > 0 && html`<div class="toolbar"><${Search} label="Search by name, workspace or namespace" value=${query} onInput=${(/** @type {string} */ q) => setQuery({ q })} /></div>`}
+    ${!loaded.value && all.length === 0 ? html`<${Loading} />` : html`<${Table} id="projects" label="Projects" rows=${found} columns=${columns} href=${(/** @type {ProjectRow} */ r) => href(["projects", r.project.metadata.namespace, r.name])} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} query=${query}
+      empty=${all.length === 0 ? html`<${Empty} icon="projects" title="There are no Projects that you may watch">A Project is a group of namespaces with members and quotas, in one or many clusters.</${Empty}>` : html`<${Empty} title="No project has these words" />`} />`}</div>`;
+}
+
+/** @param {{ params: Record<string, string> }} props */
+export function ProjectView({ params: { workspace, name, tab = "summary" } }) {
+  const project = object("projects", `${workspace}/${name}`);
+  const above = html`<a href=${href(["projects"])}>Projects</a> <span aria-hidden="true">/</span> ${workspace}`;
+  if (!project) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="projects" title="This Project is gone, or you may not watch it"><a href=${href(["projects"])}>All projects</a></${Empty}>` : html`<${Loading} />`}</div>`;
+  const members = membersOf(project);
+  const Body = { usage: Usage, members: Members }[tab] ?? Summary;
+  return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} ...${readyState(project)} />`}>
+      ${mayGrant(workspace) && html`<button type="button" class="primary" onClick=${() => openGrant({ workspace, where: "project", project: name })}><${Icon} name="plus" />Add a member</button>`}</${Heading}>
+    <${Tabs} label="Parts of the project" tabs=${[{ id: "summary", title: "Summary" }, { id: "usage", title: "Namespaces and quotas" }, { id: "members", title: "Members", n: members.length }]} current=${tab} path=${["projects", workspace, name]} />
+    <${Body} project=${project} members=${members} /></div>`;
+}
+
+/** @param {{ project: any }} props */
+function Summary({ project }) {
+  const { spec, status = {}, metadata } = project;
+  const failures = status.failures ?? [];
+  return html`<div class="columns"><div class="column wide"><${Conditions} object=${project} />
+      ${failures.length > 0 && html`<${Card} title="Clusters where it does not work"><${Rows} label="Failures" head=${["Cluster", "Object", "Why"]} rows=${failures.map((/** @type {any} */ f) => [html`<a href=${href(["clusters", metadata.namespace, f.cluster])}>${f.cluster}</a>`, f.object, short(f.message, 600)])} /></${Card}>`}</div>
+    <div class="column"><${Card} title="Facts"><${Facts} pairs=${[["In", place(spec)], ["Clusters", status.clusters?.summary], ["Namespaces", spec.namespaces?.length > 0 && html`<ul class="plain">${spec.namespaces.slice(0, 50).map((/** @type {string} */ n) => html`<li>${n}</li>`)}</ul>`],
+      ["Quota per cluster", quota(project)], ["Network", spec.networkIsolation === "Project" ? "only within the project" : "open"], ["Pod security", spec.podSecurity],
+      ["Created", metadata.creationTimestamp && html`<${Time} at=${metadata.creationTimestamp} ago />`]]} /></${Card}></div></div>`;
+}
+
+/** @param {{ members: any[], project: any }} props */
+function Members({ members, project }) {
+  return html`<${Card} title="Members">${members.length > 0 ? html`<${Rows} label="Members that you may watch" head=${["Who", "Role", "State", "Ends", ""]} rows=${members.map((b) => [
+    html`<a href=${href(["access", "bindings", b.metadata.namespace, "project", b.metadata.name])}>${b.spec.subject.name}</a> <span class="soft">${b.spec.subject.kind}</span>`, html`<a href=${href(["access", "roles", b.spec.roleTemplateName])}>${b.spec.roleTemplateName}</a>`, html`<${State} ...${readyState(b)} />`, html`<${Until} binding=${b} />`,
+    mayChange("delete", b) && html`<button type="button" class="link" aria-label=${`Revoke ${b.spec.roleTemplateName} of ${b.spec.subject.name}`} onClick=${() => askRevoke(b)}>Revoke</button>`])} />`
+    : html`<p class="soft">No binding that you may watch has the project ${project.metadata.name}.</p>`}
+    <p class="soft">Besides, all who have a role in the whole cluster.</p></${Card}>`;
+}
+
+// A user of the project may not list quotas in the whole cluster, but in its namespaces.
+/** @param {any} project @param {string} member @param {AbortSignal} signal */
+async function quotas(project, member, signal) {
+  const ref = { resource: "resourcequotas", member };
+  const label = { labelSelector: `cluster.drover.dev/project=${project.metadata.name}` };
+  try {
+    const [namespaces, all] = await Promise.all([list({ resource: "namespaces", member }, { query: label, signal }), list(ref, { query: { fieldSelector: "metadata.name=drover-project" }, signal })]);
+    const found = new Map((all.items ?? []).map((/** @type {any} */ q) => [q.metadata.namespace, q]));
+    return (namespaces.items ?? []).map((/** @type {any} */ n) => ({ name: n.metadata.name, quota: found.get(n.metadata.name) }));
+  } catch (/** @type {any} */ problem) {
+    if (problem.status !== 403) throw problem;
+  }
+  return Promise.all((project.spec.namespaces ?? []).slice(0, 40).map((/** @type {string} */ name) => get({ ...ref, namespace: name, name: "drover-project" }, { signal })
+    .then((value) => ({ name, quota: value }), (error) => ({ name, error: error.status === 404 ? undefined : error }))));
+}
+
+const unit = (/** @type {string} */ key) => (/memory|storage/.test(key) ? "bytes" : /cpu$/.test(key) ? "cores" : "");
+const shown = (/** @type {string} */ key, /** @type {number} */ n) => (unit(key) === "bytes" ? bytes(n) : cores(n));
+
+/** @param {{ project: any }} props */
+function Usage({ project }) {
+  const { metadata, spec, status = {} } = project;
+  const clusters = [...objects("clusters").values()].filter((c) => c.metadata.namespace === metadata.namespace && targets(spec, c)).map((c) => c.metadata.name).sort();
+  const [chosen, choose] = useState("");
+  const cluster = chosen || param("cluster") || clusters[0] || "";
+  const counts = new Map((status.namespaces ?? []).map((/** @type {any} */ n) => [n.cluster, n.count]));
+  if (clusters.length === 0) return html`<${Card}><${Empty} icon="clusters" title="The project is in no cluster that you may watch" /></${Card}>`;
+  return html`<${Card} title="Usage" actions=${html`<label class="inline">Cluster <select value=${cluster} onChange=${(/** @type {any} */ e) => choose(e.target.value)}>${clusters.slice(0, 1000).map((c) => html`<option value=${c}>${c}${counts.has(c) ? ` (${count(counts.get(c), "namespace")})` : ""}</option>`)}</select></label>`}>
+    <${UsageIn} key=${cluster} project=${project} member=${`${metadata.namespace}/${cluster}`} /></${Card}>`;
+}
+
+/** @param {{ project: any, member: string }} props */
+function UsageIn({ project, member }) {
+  const { value, error, loading, retry } = useFetch((signal) => quotas(project, member, signal), [member, project.metadata.generation]);
+  if (error) return html`<${Problem} title="The usage is not known." error=${error} retry=${retry} />`;
+  if (!value) return loading && html`<${Loading} label="Asking the cluster" rows=${3} />`;
+  const keys = [...new Set([...Object.keys(project.spec.resourceQuota ?? {}), ...value.flatMap((/** @type {any} */ n) => Object.keys(n.quota?.status?.hard ?? n.quota?.spec?.hard ?? {}))])].sort().slice(0, 24);
+  const sum = (/** @type {string} */ key) => value.reduce((/** @type {number} */ total, /** @type {any} */ n) => total + quantity(n.quota?.status?.used?.[key]), 0);
+  const all = keys.filter((key) => project.spec.resourceQuota?.[key] !== undefined);
+  return html`${all.length > 0 && html`<${Facts} pairs=${all.map((key) => [key, html`<${Meter} label=${`${key} of the project`} used=${sum(key)} total=${quantity(project.spec.resourceQuota[key])} unit=${unit(key)} word="used" />`])} />`}
+    ${value.length === 0 ? html`<p class="soft">The project has no namespace in this cluster yet.</p>` : html`<${Rows} label="Namespaces" head=${["Namespace", ...keys]} rows=${value.map((/** @type {any} */ n) => [n.name, ...keys.map((key) => (n.error ? html`<span class="soft">not allowed to see</span>`
+      : n.quota?.status?.hard?.[key] === undefined ? html`<span class="soft">no limit</span>` : html`<span class="number">${shown(key, quantity(n.quota.status.used?.[key]))} <span class="soft">of ${shown(key, quantity(n.quota.status.hard[key]))}</span></span>`))])} />`}
+    ${keys.length === 0 && html`<p class="soft">The project has no quota.</p>`}<p><button type="button" onClick=${retry}>Ask again</button></p>`;
 }
