@@ -24,7 +24,7 @@ import (
 // fleet is a fake hub. It identifies the user and streams the objects of a test. Tests with real hubs are in test/e2e.
 type fleet struct {
 	url  string
-	mu   sync.Mutex // guards conn and writes to it, secret, denied and refusing
+	mu   sync.Mutex // guards all other fields, and writes to conn
 	conn *websocket.Conn
 	// secret contains each registration Secret, by name.
 	secret map[string]any
@@ -32,6 +32,9 @@ type fleet struct {
 	denied map[string]bool
 	// refusing means that the hub opens no streams.
 	refusing bool
+	// answers and sent are for requests without a handler of their own.
+	answers map[string]answer
+	sent    map[string]sent
 }
 
 func newFleet(t *testing.T, clusters int) *fleet {
@@ -63,7 +66,7 @@ func newFleet(t *testing.T, clusters int) *fleet {
 		f.mu.Lock()
 		f.conn = conn
 		for _, kind := range []string{"clusters", "projects", "clusterroletemplatebindings", "projectroletemplatebindings",
-			"plans", "hosts"} {
+			"plans", "hosts", "roletemplates"} {
 			f.sendLocked(map[string]any{"type": "RESET", "kind": kind})
 		}
 		for i := range clusters {
@@ -101,6 +104,8 @@ func newFleet(t *testing.T, clusters int) *fleet {
 			allowed := !f.denied[review.Spec.ResourceAttributes.Verb]
 			_ = json.NewEncoder(w).Encode(map[string]any{"status": map[string]any{"allowed": allowed}})
 		})
+	mux.HandleFunc("/k8s/", f.serve)
+	mux.HandleFunc("/v1/auth/", f.serve)
 	server := httptest.NewTLSServer(mux)
 	t.Cleanup(func() {
 		f.mu.Lock()
