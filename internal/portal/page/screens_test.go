@@ -33,6 +33,22 @@ func screens() []screen {
 		{name: "why", hash: "#/access/why"},
 		{name: "hosts", hash: "#/hosts"},
 		{name: "account", hash: "#/account"},
+		{name: "project", hash: "#/projects/retail/shop"},
+		{name: "project-usage", hash: "#/projects/retail/shop/usage?cluster=eu-west-07"},
+		{name: "project-members", hash: "#/projects/retail/shop/members"},
+		{name: "access-grouped", hash: "#/access?group=person"},
+		{name: "binding", hash: "#/access/bindings/retail/cluster/anna"},
+		{name: "roles", hash: "#/access/roles"},
+		{name: "role", hash: "#/access/roles/cluster-operator"},
+		{name: "why-not", hash: "#/access/why?cluster=retail/eu-west-07&who=github:anna&verb=delete&resource=pods&namespace=shop",
+			open: `document.querySelector("main .primary").click(); ` + painted},
+		{name: "grant", hash: "#/access", open: `document.querySelector(".actions .primary").click()`},
+		{name: "plan-failed", hash: "#/plans/retail/containerd-2-2"},
+		{name: "pause", hash: "#/plans/retail/kernel-6-12", open: `document.querySelector(".actions button").click()`},
+		{name: "host", hash: "#/hosts/factory/rack5"},
+		{name: "installations", hash: "#/hosts/installations"},
+		{name: "snapshots", hash: "#/hosts/snapshots"},
+		{name: "token", hash: "#/account", open: `[...document.querySelectorAll("main .card-head button")].at(-1).click()`},
 		{name: "unknown", hash: "#/no/such/view"},
 		{name: "import", hash: "#/clusters", open: `document.querySelector(".actions .primary").click()`},
 		{name: "delete", hash: "#/clusters/retail/eu-west-07", open: `document.querySelector("[title=Delete]").click()`},
@@ -116,6 +132,7 @@ func realistic(f *fleet) {
 		}
 	}
 	people(f)
+	worked(f)
 	for name, at := range map[string]struct{ done, failed int }{"kernel-6-12": {2, 0}, "containerd-2-2": {1, 1}} {
 		message := plan(at.done, at.failed)
 		object := message["object"].(map[string]any)
@@ -123,6 +140,9 @@ func realistic(f *fleet) {
 		status := object["status"].(map[string]any)
 		status["members"].([]any)[0].(map[string]any)["name"] = "eu-west-07"
 		status["failures"].([]any)[0].(map[string]any)["cluster"] = "eu-west-03"
+		status["members"] = append(status["members"].([]any), atWork()...)
+		status["applying"] = []any{map[string]any{"cluster": "eu-west-07", "node": "worker-3", "stage": "Upgrading",
+			"attempt": 2, "since": time.Now().Add(-3 * time.Minute).UTC().Format(time.RFC3339)}}
 		if at.failed == 0 {
 			delete(status, "failures")
 			status["nodes"].(map[string]any)["failed"] = 0
@@ -224,7 +244,8 @@ func people(f *fleet) {
 		f.send(map[string]any{"type": "CHANGED", "kind": "projects", "object": map[string]any{
 			"metadata": map[string]any{"namespace": "retail", "name": name},
 			"spec": map[string]any{"clusterSelector": map[string]any{"matchLabels": map[string]any{"env": "prod"}},
-				"namespaces": []any{name, name + "-jobs"}[:1+i%2]},
+				"namespaces":    []any{name, name + "-jobs"}[:1+i%2],
+				"resourceQuota": map[string]any{"limits.cpu": "64", "limits.memory": "256Gi", "pods": "400"}},
 			"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": states[i][0],
 				"reason": states[i][1]}}}}})
 	}

@@ -24,4 +24,4 @@ export function yaml(value, indent = "") {
   }).join("\n");
 }
 
-const nested = (/** @type {any} */ value, /** @type {string} */ indent) => (value !== null && typeof value === "object" ? yaml(value, indent) : scalar(value));
+const nested = (/** @type {any} */ value, /** @type {string} */ indent) => (value !== null && typeof value === "object" && Object.keys(value).length > 0 ? yaml(value, indent) : scalar(value));
