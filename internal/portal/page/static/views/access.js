@@ -32,8 +32,8 @@ function rowOf(binding) {
   const where = place(spec);
   const subject = spec.subject ?? {};
   return {
-    key: `${kindOf(binding)} ${keyOf(binding)}`, name: metadata.name, binding, where, who: String(subject.name ?? ""), kind: subject.kind,
-    role: String(spec.roleTemplateName ?? ""), workspace: String(metadata.namespace), state: readyState(binding),
+    key: `${kindOf(binding)} ${keyOf(binding)}`, name: metadata.name, binding, where, who: short(subject.name, 253), kind: subject.kind,
+    role: short(spec.roleTemplateName, 253), workspace: String(metadata.namespace), state: readyState(binding),
     text: [subject.name, subject.kind, spec.roleTemplateName, where, metadata.namespace, metadata.name].join(" ").toLowerCase(),
   };
 }
@@ -55,7 +55,7 @@ export const Until = ({ binding }) => (!binding.spec.expiresAt ? html`<span clas
 
 /** @type {import("../ui/table.js").Column<BindingRow>[]} */
 const columns = [
-  { id: "who", title: "Who", cell: (r) => html`${short(r.who, 200)} ${r.kind === "Group" && html`<span class="soft">group</span>`}`, sort: (r) => r.who },
+  { id: "who", title: "Who", cell: (r) => html`${r.who} ${r.kind === "Group" && html`<span class="soft">group</span>`}`, sort: (r) => r.who },
   { id: "role", title: "Role", cell: (r) => r.role, sort: (r) => r.role, width: "13rem" },
   { id: "where", title: "Where", cell: (r) => r.where, sort: (r) => r.where },
   { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} title=${r.state.message.slice(0, 300)} />`, sort: (r) => r.state.name, width: "11rem" },
@@ -95,16 +95,17 @@ export function BindingView({ params: { workspace, kind, name } }) {
   const above = html`<a href=${href(["access"])}>Access</a> <span aria-hidden="true">/</span> ${workspace}`;
   if (!binding) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="access" title="This binding is gone, or you may not watch it"><a href=${href(["access"])}>All bindings</a></${Empty}>` : html`<${Loading} />`}</div>`;
   const { spec, status = {}, metadata } = binding;
+  const { who, role, where } = rowOf(binding);
   const manifest = { apiVersion: "cluster.drover.dev/v1", kind: kindOf(binding), metadata: { namespace: metadata.namespace, name: metadata.name }, spec };
-  return html`<div class="view"><${Heading} title=${`${short(spec.subject.name, 100)} is ${spec.roleTemplateName}`} above=${above} beside=${html`<${State} ...${readyState(binding)} />`}>
+  return html`<div class="view"><${Heading} title=${`${who} is ${role}`} above=${above} beside=${html`<${State} ...${readyState(binding)} />`}>
       ${mayChange("patch", binding) && html`<button type="button" onClick=${() => openEnd(binding)}><${Icon} name="clock" />Change the end</button>`}
       ${mayChange("delete", binding) && html`<button type="button" onClick=${() => askRevoke(binding, true)}><${Icon} name="trash" />Revoke</button>`}</${Heading}>
     ${expired(binding) && html`<${Note} name="broken">This grant has ended. It gives no access.</${Note}>`}
     <div class="columns"><div class="column wide"><${Conditions} object=${binding} />
       ${status.failures?.length > 0 && html`<${Card} title="Clusters where it does not work"><${Rows} label="Clusters where it does not work" head=${["Cluster", "Object", "Why"]} rows=${status.failures.map((/** @type {any} */ f) => [html`<a href=${href(["clusters", workspace, f.cluster])}>${f.cluster}</a>`, f.object, short(f.message, 600)])} /></${Card}>`}
       <${Card} title="Manifest"><${Command} text=${yaml(manifest)} what="Manifest" /></${Card}></div>
-    <div class="column"><${Card} title="Facts"><${Facts} pairs=${[[spec.subject.kind, html`<a href=${href(["access"], { q: spec.subject.name })}>${spec.subject.name}</a>`], ["Role", html`<a href=${href(["access", "roles", spec.roleTemplateName])}>${spec.roleTemplateName}</a>`],
-      ["Where", spec.projectName ? html`<a href=${href(["projects", workspace, spec.projectName])}>${place(spec)}</a>` : place(spec)], ["Clusters", status.clusters?.summary],
+    <div class="column"><${Card} title="Facts"><${Facts} pairs=${[[spec.subject.kind, html`<a href=${href(["access"], { q: who })}>${who}</a>`], ["Role", html`<a href=${href(["access", "roles", role])}>${role}</a>`],
+      ["Where", spec.projectName ? html`<a href=${href(["projects", workspace, spec.projectName])}>${where}</a>` : where], ["Clusters", status.clusters?.summary],
       ["Ends", spec.expiresAt ? html`<${Until} binding=${binding} /> <span class="soft">${exact(spec.expiresAt)}</span>` : "no end"], ["Created", metadata.creationTimestamp && html`<${Time} at=${metadata.creationTimestamp} ago />`]]} /></${Card}></div></div></div>`;
 }
 

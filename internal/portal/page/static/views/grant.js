@@ -23,9 +23,12 @@ export const openGrant = (known = {}) => openDialog("Grant a role", Grant, { kno
 
 /** Whether the user may grant roles in a workspace, or in any. @param {string} [workspace] */
 export function mayGrant(workspace) {
-  const kinds = Object.values(resources);
-  const asked = (/** @type {string | undefined} */ namespace) => kinds.some((resource) => may({ verb: "create", resource, namespace }));
-  return workspace ? asked(workspace) : asked(undefined) || workspaces.value.slice(0, 10).some(asked);
+  const asked = (/** @type {string | undefined} */ namespace) => {
+    const answers = Object.values(resources).map((resource) => may({ verb: "create", resource, namespace }));
+    return answers.includes(true) || (answers.includes(undefined) ? undefined : false);
+  };
+  const first = asked(workspace);
+  return first || (first === false && !workspace && workspaces.value.slice(0, 10).some(asked)) || false;
 }
 
 const ends = [["", "never"], ["8h", "in 8 hours"], ["1d", "in a day"], ["7d", "in 7 days"], ["30d", "in 30 days"], ["at", "at a time"]];

@@ -135,7 +135,8 @@ const Snapshots = () => html`<${Listed} resource="etcdsnapshots" label="Snapshot
 
 function TakeButton() {
   const asked = (/** @type {string | undefined} */ namespace) => may({ verb: "create", group: provision.group, resource: "etcdsnapshots", namespace });
-  const allowed = asked(undefined) || workspaces.value.slice(0, 10).some(asked);
+  const everywhere = asked(undefined);
+  const allowed = everywhere || (everywhere === false && workspaces.value.slice(0, 10).some(asked));
   return allowed ? html`<button type="button" class="primary" onClick=${() => openDialog("Take a snapshot of etcd", Take)}><${Icon} name="plus" />Take a snapshot</button>` : null;
 }
 

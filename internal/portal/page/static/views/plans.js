@@ -84,7 +84,8 @@ export function PlanView({ params: { workspace, name } }) {
   return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} ...${shownState(plan, state)} />`}>
       ${changes && hasFailed(plan) && !paused && html`<button type="button" onClick=${() => askRetry(plan)}><${Icon} name="plans" />Try failed nodes again</button>`}
       ${changes && html`<button type="button" class=${paused ? "primary" : ""} onClick=${() => askPause(plan, !paused)}><${Icon} name=${paused ? "play" : "pause"} />${paused ? "Resume" : "Pause"}</button>`}</${Heading}>
-    ${state.name === "broken" ? html`<${Note} name="broken">${short(state.message, 1000)}</${Note}>` : paused && html`<${Note}>This plan is paused and starts nothing new.</${Note}>`}
+    ${state.name === "broken" && html`<${Note} name="broken">${short(state.message, 1000)}</${Note}>`}
+    ${paused && html`<${Note}>This plan is paused and starts nothing new.</${Note}>`}
     <div class="columns"><div class="column wide">
       <${Card} title="Waves">${state.name !== "broken" && state.message && html`<p class="soft message">${short(state.message, 1000)}</p>`}<${Timeline} plan=${plan} /></${Card}>
       <${Card} title=${`Failures: ${failures.length}`}>${failures.length > 0 ? html`<ul class="list failures">${failures.map((/** @type {any} */ f) => html`
