@@ -48,7 +48,7 @@ func screens() []screen {
 		{name: "host", hash: "#/hosts/factory/rack5"},
 		{name: "installations", hash: "#/hosts/installations"},
 		{name: "snapshots", hash: "#/hosts/snapshots"},
-		{name: "token", hash: "#/account", open: `[...document.querySelectorAll("main .card-head button")].at(-1).click()`},
+		{name: "token", hash: "#/account", open: `[...document.querySelectorAll("main button")].find(b => b.textContent === "Create a token")?.click()`},
 		{name: "unknown", hash: "#/no/such/view"},
 		{name: "import", hash: "#/clusters", open: `document.querySelector(".actions .primary").click()`},
 		{name: "delete", hash: "#/clusters/retail/eu-west-07", open: `document.querySelector("[title=Delete]").click()`},
@@ -237,7 +237,9 @@ func people(f *fleet) {
 			spec["expiresAt"] = time.Now().Add(time.Duration(i+2) * 24 * time.Hour).UTC().Format(time.RFC3339)
 		}
 		f.send(map[string]any{"type": "CHANGED", "kind": kind, "object": map[string]any{
-			"metadata": map[string]any{"namespace": "retail", "name": name}, "spec": spec}})
+			"metadata": map[string]any{"namespace": "retail", "name": name}, "spec": spec,
+			"status": map[string]any{"clusters": map[string]any{"summary": "28/28"}, "conditions": []any{map[string]any{
+				"type": "Ready", "status": "True", "reason": "Applied", "lastTransitionTime": "2026-11-20T10:00:00Z"}}}}})
 	}
 	states := [][2]string{{"True", "Delivered"}, {"True", "Delivered"}, {"False", "Progressing"}, {"True", "Delivered"}}
 	for i, name := range []string{"shop", "billing", "search", "telemetry"} {

@@ -111,17 +111,17 @@ const commands = {
 };
 
 /**
- * Returns the conditions of an object in people's words, problems first.
- * @param {any} object
+ * Returns the conditions of an object in people's words, problems first. ready says what Ready means, if it is no Cluster.
+ * @param {any} object @param {[string, string]} [ready]
  */
-export function explained(object) {
+export function explained(object, ready = titles.Ready) {
   /** @type {Condition[]} */
   const conditions = object.status?.conditions ?? [];
   // Ready repeats the reason of another condition, so it would say the same twice.
   const told = new Set(conditions.filter((c) => c.type !== "Ready" && wrong(c)).map((c) => c.reason));
   return conditions.filter((c) => c.type !== "Ready" || !wrong(c) || !told.has(c.reason)).sort((a, b) => Number(wrong(b)) - Number(wrong(a)) || a.type.localeCompare(b.type)).map((c) => {
     const bad = wrong(c);
-    const [good, not] = titles[c.type] ?? [words(c.type), `${words(c.type)}: not yet`];
+    const [good, not] = c.type === "Ready" ? ready : titles[c.type] ?? [words(c.type), `${words(c.type)}: not yet`];
     /** @type {StateName} */
     const name = !bad ? "working" : c.status === "Unknown" || waiting.has(c.reason) ? "waiting" : "broken";
     return { type: c.type, name, title: bad ? not : good, reason: c.reason, message: c.message, since: c.lastTransitionTime, remedy: bad ? remedies[c.reason] ?? "" : "", command: bad ? commands[c.reason] ?? "" : "" };

@@ -46,7 +46,7 @@ function Tokens() {
     <p class="soft">Whoever has such a token is you, in all clusters or in one, until it expires or you revoke it.</p>
     ${error ? (error.status === 403 || error.status === 404 ? html`<${Note}>${error.status === 404 ? "This hub issues no tokens for scripts." : short(error.message)}</${Note}>` : html`<${Problem} title="Your tokens cannot be listed." error=${error} retry=${retry} />`)
       : !value ? html`<${Loading} rows=${2} />` : items.length === 0 ? html`<p>You have no tokens.</p>`
-      : html`<${Rows} label="Your tokens" head=${["Description", "For", "Last used", "Expires", ""]} rows=${items.map((t) => [html`${short(t.description, 256) || html`<span class="soft">none</span>`} <code class="soft">${t.id}</code>`, t.cluster ?? "all clusters",
+      : html`<${Rows} label="Your tokens" head=${["Description", "For", "Last used", "Expires", "Action"]} rows=${items.map((t) => [html`${short(t.description, 256) || html`<span class="soft">none</span>`} <code class="soft">${t.id}</code>`, t.cluster ?? "all clusters",
         t.lastUsed ? html`<${Time} at=${t.lastUsed} ago />` : "never", html`<${Time} at=${t.expires} />`,
         html`<button type="button" class="link" aria-label=${`Revoke the token ${t.description || t.id}`} onClick=${() => askRevoke(t, retry)}>Revoke</button>`])} />`}</${Card}>`;
 }

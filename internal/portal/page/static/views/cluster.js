@@ -82,9 +82,9 @@ function Summary({ cluster, row }) {
       ]} /></${Card}></div></div>`;
 }
 
-/** Conditions in people's words, problems first and with a remedy. @param {{ object: any }} props */
-export function Conditions({ object: shown }) {
-  const all = explained(shown);
+/** Conditions in people's words, problems first and with a remedy. @param {{ object: any, ready?: [string, string] }} props */
+export function Conditions({ object: shown, ready }) {
+  const all = explained(shown, ready);
   const wrong = all.filter((c) => c.name !== "working");
   const good = all.filter((c) => c.name === "working");
   return html`<${Card} title="Conditions"><ul class="conditions" aria-label="Conditions, problems first">${[...wrong, ...good].map((c) => html`

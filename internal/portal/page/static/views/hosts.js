@@ -84,7 +84,7 @@ export function HostView({ params: { workspace, name } }) {
   const labels = Object.entries(metadata.labels ?? {}).map(([key, value]) => `${key}=${value}`);
   return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} name=${state.name} word=${state.word} />`} />
     ${state.held && html`<${Note} name="broken">${state.held.reason}: ${state.held.message}</${Note}>`}
-    <div class="columns"><div class="column wide"><${Conditions} object=${host} />
+    <div class="columns"><div class="column wide"><${Conditions} object=${host} ready=${["The host does as it is told", "The host does not do as it is told"]} />
       ${plan && html`<${Card} title="Instructions">${plan.total > 0 && html`<${Meter} label="Instructions done" used=${plan.done} total=${plan.total} unit="" word="done" />`}<${Facts} pairs=${[["Version", plan.version], ["Now", plan.instruction], ["Failing probes", plan.failing?.join(", ")]]} />
         ${plan.output && html`<${Log} text=${plan.output} label="Last lines" />`}</${Card}>`}</div>
     <div class="column"><${Card} title="Machine"><${Facts} pairs=${[["Name", machine.hostname], ["System", [machine.os, machine.architecture].filter(Boolean).join(", ")], ["Kernel", machine.kernel], ["CPUs", machine.cpus], ["Memory", machine.memory && bytes(quantity(machine.memory))],

@@ -94,7 +94,7 @@ export function PlanView({ params: { workspace, name } }) {
       <div class="column"><${Card} title="Facts"><${Facts} pairs=${[["Version", status.latestVersion], ["Clusters", status.clusters?.summary], ["Nodes", status.nodes?.summary],
         ["For", spec.clusterName || spec.clusterSelector ? place(spec) : undefined], ["Nodes at once", spec.concurrency], ["Clusters at once", rollout.maxConcurrentClusters], ["Stops after", rollout.maxFailedClusters !== undefined && count(rollout.maxFailedClusters, "failed cluster")],
         ["Window", hours && [hours.days?.join(", "), [hours.startTime, hours.endTime].filter(Boolean).join("–"), hours.timeZone].filter(Boolean).join(" ")], ["Channel", spec.channel],
-        ["Created", metadata.creationTimestamp && html`<${Time} at=${metadata.creationTimestamp} ago />`]]} /></${Card}><${Conditions} object=${plan} /></div></div></div>`;
+        ["Created", metadata.creationTimestamp && html`<${Time} at=${metadata.creationTimestamp} ago />`]]} /></${Card}><${Conditions} object=${plan} ready=${["The plan is carried out", "The plan is not carried out yet"]} /></div></div></div>`;
 }
 
 const Member = (/** @type {{ workspace: string, name: string }} */ { workspace, name }) => (name ? html`<a href=${href(["clusters", workspace, name])}>${name}</a>` : null);
@@ -130,5 +130,5 @@ function Nodes({ plan, cluster }) {
   const of = (/** @type {any[]} */ list) => list.filter((node) => node.cluster === cluster);
   const all = [...of(failures).map((f) => ({ node: f.node, word: words(f.reason), name: "broken", since: f.at, attempt: f.attempt })), ...of(applying).map((a) => ({ node: a.node, word: a.stage, name: "waiting", since: a.since, attempt: a.attempt }))];
   if (all.length === 0) return null;
-  return html`<ul class="nodes" aria-label=${`Nodes of ${cluster}`}>${all.map((n) => html`<li class=${classes("label", n.name)} key=${n.node + n.name}><${Mark} name=${n.name} /> ${n.node} ${n.word}${n.attempt > 1 && `, attempt ${n.attempt}`} <${Time} at=${n.since} /></li>`)}</ul>`;
+  return html`<ul class="nodes" aria-label=${`Nodes of ${cluster}`}>${all.map((n) => html`<li class=${classes("label", n.name)} key=${n.node + n.name}><${Mark} name=${n.name} /> ${n.node} ${n.word}${n.attempt > 1 && `, attempt ${n.attempt}`} · <${Time} at=${n.since} /></li>`)}</ul>`;
 }

@@ -78,7 +78,7 @@ export function ProjectView({ params: { workspace, name, tab = "summary" } }) {
 function Summary({ project }) {
   const { spec, status = {}, metadata } = project;
   const failures = status.failures ?? [];
-  return html`<div class="columns"><div class="column wide"><${Conditions} object=${project} />
+  return html`<div class="columns"><div class="column wide"><${Conditions} object=${project} ready=${["The project is in place", "The project is not in place everywhere"]} />
       ${failures.length > 0 && html`<${Card} title="Clusters where it does not work"><${Rows} label="Failures" head=${["Cluster", "Object", "Why"]} rows=${failures.map((/** @type {any} */ f) => [html`<a href=${href(["clusters", metadata.namespace, f.cluster])}>${f.cluster}</a>`, f.object, short(f.message, 600)])} /></${Card}>`}</div>
     <div class="column"><${Card} title="Facts"><${Facts} pairs=${[["In", place(spec)], ["Clusters", status.clusters?.summary], ["Namespaces", spec.namespaces?.length > 0 && html`<ul class="plain">${spec.namespaces.slice(0, 50).map((/** @type {string} */ n) => html`<li>${n}</li>`)}</ul>`],
       ["Quota per cluster", quota(project)], ["Network", spec.networkIsolation === "Project" ? "only within the project" : "open"], ["Pod security", spec.podSecurity],
@@ -87,7 +87,7 @@ function Summary({ project }) {
 
 /** @param {{ members: any[], project: any }} props */
 function Members({ members, project }) {
-  return html`<${Card} title="Members">${members.length > 0 ? html`<${Rows} label="Members that you may watch" head=${["Who", "Role", "State", "Ends", ""]} rows=${members.map((b) => [
+  return html`<${Card} title="Members">${members.length > 0 ? html`<${Rows} label="Members that you may watch" head=${["Who", "Role", "State", "Ends", "Action"]} rows=${members.map((b) => [
     html`<a href=${href(["access", "bindings", b.metadata.namespace, "project", b.metadata.name])}>${b.spec.subject.name}</a> <span class="soft">${b.spec.subject.kind}</span>`, html`<a href=${href(["access", "roles", b.spec.roleTemplateName])}>${b.spec.roleTemplateName}</a>`, html`<${State} ...${readyState(b)} />`, html`<${Until} binding=${b} />`,
     mayChange("delete", b) && html`<button type="button" class="link" aria-label=${`Revoke ${b.spec.roleTemplateName} of ${b.spec.subject.name}`} onClick=${() => askRevoke(b)}>Revoke</button>`])} />`
     : html`<p class="soft">No binding that you may watch has the project ${project.metadata.name}.</p>`}
