@@ -32,7 +32,7 @@ export function Account() {
       ["Groups", groups.length > 0 && html`<ul class="plain">${groups.slice(0, 100).map((group) => html`<li><code>${group}</code></li>`)}</ul>`]]} /></${Card}>
     <${Card} title="This session" actions=${html`<button type="button" onClick=${() => commands.value.find((c) => c.id === "sign-out")?.run()}><${Icon} name="out" />Sign out</button>`}>
       <p>${pasted ? "You have pasted a token. The page forgets it when it is closed or reloaded." : "You are signed in to this hub. The page renews its token as long as it is open. Signing out ends the session at once, with all copies of its tokens."}</p>
-      <${Facts} pairs=${[["Token valid until", ends > 0 && exact(ends)]]} /><p class="soft">The hub lists sessions only to its administrators.</p></${Card}>
+      ${ends > 0 && html`<${Facts} pairs=${[["Token valid until", exact(ends)]]} />`}<p class="soft">The hub lists sessions only to its administrators.</p></${Card}>
     <${Tokens} /><${Device} /></div>`;
 }
 

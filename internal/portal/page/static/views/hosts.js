@@ -106,10 +106,10 @@ const changes = signal(0); // how many objects this page has created
 
 /** @type {import("../ui/table.js").Column<any>[]} */
 const installationColumns = [
-  { id: "name", title: "Installation", cell: (r) => r.key, sort: (r) => r.key },
+  { id: "name", title: "Installation", cell: (r) => html`<span title=${r.key}>${r.key}</span>`, sort: (r) => r.key, width: "24%" },
   { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} />`, sort: (r) => r.state.name, width: "12rem" },
-  { id: "cluster", title: "Cluster", cell: ({ object: o }) => html`<a href=${href(["clusters", o.metadata.namespace, o.spec.clusterName])}>${o.spec.clusterName}</a>`, sort: (r) => r.object.spec.clusterName, width: "12rem" },
-  { id: "version", title: "Version", cell: ({ object: o }) => `${o.spec.distribution} ${o.spec.version}`, sort: (r) => r.object.spec.version, width: "12rem" },
+  { id: "cluster", title: "Cluster", cell: ({ object: o }) => html`<a href=${href(["clusters", o.metadata.namespace, o.spec.clusterName])}>${o.spec.clusterName}</a>`, sort: (r) => r.object.spec.clusterName, width: "8rem" },
+  { id: "version", title: "Version", cell: ({ object: o }) => `${o.spec.distribution} ${o.spec.version}`, sort: (r) => r.object.spec.version, width: "11rem" },
   { id: "hosts", title: "Hosts", cell: ({ object: o }) => o.status?.summary ?? "–", width: "6rem", end: true },
   { id: "why", title: "Waiting for", cell: ({ object: o, state }) => short(o.status?.waiting?.length > 0 ? o.status.waiting.map((/** @type {any} */ w) => `${w.host}: ${w.message}`).join("; ") : state.name === "working" ? "" : state.message, 300) },
 ];
@@ -122,11 +122,11 @@ const phases = { Succeeded: "working", Failed: "broken" };
 
 /** @type {import("../ui/table.js").Column<any>[]} */
 const snapshotColumns = [
-  { id: "name", title: "Snapshot", cell: (r) => r.key, sort: (r) => r.key },
-  { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} />`, sort: (r) => r.state.word, width: "9rem" },
-  { id: "cluster", title: "Of", cell: ({ object: o }) => html`${o.spec.clusterRef.name} <span class="soft">${o.spec.clusterRef.kind}</span>`, sort: (r) => r.object.spec.clusterRef.name },
+  { id: "name", title: "Snapshot", cell: (r) => html`<span title=${r.key}>${r.key}</span>`, sort: (r) => r.key, width: "28%" },
+  { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} />`, sort: (r) => r.state.word, width: "8rem" },
+  { id: "cluster", title: "Of", cell: ({ object: o }) => html`<span title=${o.spec.clusterRef.kind}>${o.spec.clusterRef.name}</span>`, sort: (r) => r.object.spec.clusterRef.name },
   { id: "where", title: "Where", cell: ({ object: o }) => (o.status?.s3 ? `s3://${o.status.s3.bucket}/${o.status.s3.key}` : [o.status?.host, o.status?.snapshot].filter(Boolean).join(": ")) },
-  { id: "age", title: "Taken", cell: ({ object: o }) => html`<${Time} at=${o.metadata.creationTimestamp} ago />`, sort: (r) => r.object.metadata.creationTimestamp ?? "", width: "8rem" },
+  { id: "age", title: "Taken", cell: ({ object: o }) => html`<${Time} at=${o.metadata.creationTimestamp} ago />`, sort: (r) => r.object.metadata.creationTimestamp ?? "", width: "6.5rem" },
   { id: "why", title: "Message", cell: (r) => short(r.state.message, 300) },
 ];
 

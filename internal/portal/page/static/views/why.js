@@ -59,12 +59,12 @@ export function Why() {
       ${form.who.trim() && html`<${Field} label="Groups, with commas" value=${form.group} onInput=${set("group")} placeholder="github:acme/web" help="The hub does not know the groups of others." />`}
       <p class="form-end"><button class="primary" disabled=${state.busy}>Ask</button></p></form></${Card}>
     <div role="status">${state.busy && html`<${Loading} label="Asking" rows=${1} />`}
-      ${state.status && html`<${Note} name=${state.status.allowed ? "working" : "broken"}><p><b>${`${state.q.who || "You"} may ${state.status.allowed ? "" : "not "}${state.question}.`}</b></p><p>${state.status.reason || (state.status.allowed ? "" : next(state.q.member))}</p></${Note}>`}
+      ${state.status && html`<${Note} name=${state.status.allowed ? "working" : "broken"}><p><b>${`${state.q.who || "You"} may ${state.status.allowed ? "" : "not "}${state.question}.`}</b></p><p>${state.status.reason || (state.status.allowed ? "" : next(state.q.member, state.q.who))}</p></${Note}>`}
       ${state.error && html`<${Problem} error=${state.error} title=${state.q.who ? `${state.q.member || "The hub"} did not tell.` : undefined} />`}</div>
     ${state.q?.member && html`<${Explanation} q=${state.q} action=${state.action} />`}</div>`;
 }
 
-const next = (/** @type {string} */ member) => (member
+const next = (/** @type {string} */ member, /** @type {string} */ who) => (who ? "Nothing there allows it." : member
   ? "The hub lets you in, but the member’s RBAC does not allow it: ask for a ClusterRoleTemplateBinding or a ProjectRoleTemplateBinding in the workspace of the Cluster."
   : "Ask an administrator of the hub for a Role or ClusterRole that allows it.");
 
