@@ -47,7 +47,8 @@ func withAccess(t *testing.T) (*fleet, *chromium.Page) {
 	f.send(object("projects", "team", "shop", map[string]any{"clusterName": "c0001", "namespaces": []string{"web", "db"},
 		"resourceQuota":                 map[string]any{"limits.cpu": "8", "limits.memory": "16Gi"},
 		"namespaceDefaultResourceQuota": map[string]any{"limits.cpu": "2", "limits.memory": "4Gi"}}))
-	f.send(grant("projectroletemplatebindings", "alice-viewer", "local:alice", "viewer", map[string]any{"projectName": "shop"}))
+	f.send(grant("projectroletemplatebindings", "alice-viewer", "local:alice", "viewer",
+		map[string]any{"projectName": "shop"}))
 	f.send(grant("clusterroletemplatebindings", "bob-operator", "github:bob", "operator",
 		map[string]any{"clusterSelector": map[string]any{"matchLabels": map[string]any{"env": "prod"}}}))
 	f.send(grant("clusterroletemplatebindings", "alice-old", "local:alice", "operator",
@@ -59,16 +60,21 @@ func withAccess(t *testing.T) (*fleet, *chromium.Page) {
 func activate(t *testing.T, p *chromium.Page, selector, text string) {
 	t.Helper()
 	eventually(t, p, `(() => { const e = [...document.querySelectorAll("`+selector+`")]
-		.find(e => (e.ariaLabel ?? e.textContent).trim() === "`+text+`"); e?.focus(); return document.activeElement === e; })()`, true)
+		.find(e => (e.ariaLabel ?? e.textContent).trim() === "`+text+`");
+		e?.focus(); return document.activeElement === e; })()`, true)
 	p.Press("Enter")
 }
 
 // choose selects an option of a field with the keyboard, as a user does who types its first letters.
 func choose(t *testing.T, p *chromium.Page, label, option string) {
 	t.Helper()
-	field := `[...document.querySelectorAll("dialog label, main label")].find(l => l.textContent === "` + label + `")?.control`
-	eventually(t, p, `(() => { const e = `+field+`; e?.focus(); return Boolean(e) && document.activeElement === e; })()`, true)
-	p.Evaluate(`(() => { const e = `+field+`; e.value = "`+option+`"; e.dispatchEvent(new Event("input", { bubbles: true }));
+	field := `[...document.querySelectorAll("dialog label, main label")]
+		.find(l => l.textContent === "` + label + `")?.control`
+	eventually(t, p, `(() => { const e = `+field+`; e?.focus(); return Boolean(e) && document.activeElement === e; })()`,
+		true)
+	p.Evaluate(`(() => { const e = `+field+`;
+		e.value = "`+option+`";
+		e.dispatchEvent(new Event("input", { bubbles: true }));
 		e.dispatchEvent(new Event("change", { bubbles: true })); })(); `+painted, nil)
 }
 
@@ -155,14 +161,16 @@ func TestBindingsAreGroupedByPersonAndRole(t *testing.T) {
 	at(p, "#/access?group=role")
 	eventually(t, p, groups, "operator 2; viewer 1")
 	at(p, "#/access?ends=ended")
-	eventually(t, p, `[...document.querySelectorAll("main tbody tr")].map(e => e.children[2].textContent).join()`, "cluster c0001")
+	eventually(t, p, `[...document.querySelectorAll("main tbody tr")].map(e => e.children[2].textContent).join()`,
+		"cluster c0001")
 	at(p, "#/access/roles/operator")
 	sees(t, p, "heading: operator", "cell: delete", "cell: viewer", "heading: Granted to: 2", "link: github:bob")
 }
 
 func TestWhyExplainsTheRules(t *testing.T) {
 	f, p := withAccess(t)
-	f.on("POST "+reviewsPath+"selfsubjectaccessreviews", always(map[string]any{"status": map[string]any{"allowed": false}}))
+	f.on("POST "+reviewsPath+"selfsubjectaccessreviews",
+		always(map[string]any{"status": map[string]any{"allowed": false}}))
 	ask := func(query string) {
 		at(p, "#/")
 		at(p, "#/access/why?"+query)
@@ -174,18 +182,22 @@ func TestWhyExplainsTheRules(t *testing.T) {
 	}
 	ask("cluster=team/c0001&verb=delete&resource=pods&namespace=web")
 	sees(t, p, "StaticText: You may not delete pods in namespace web of team/c0001.")
-	eventually(t, p, tree("Explanation"), "local:alice is viewer in project shop alice-viewer: No rule of viewer allows it.; "+
-		"local:alice is operator in cluster c0001 alice-old: It has expired.")
+	eventually(t, p, tree("Explanation"),
+		"local:alice is viewer in project shop alice-viewer: No rule of viewer allows it.; "+
+			"local:alice is operator in cluster c0001 alice-old: It has expired.")
 	eventually(t, p, tree("Who else"), "github:bob is operator in clusters with env=prod bob-operator")
 	ask("cluster=team/c0001&verb=get&resource=pods&namespace=kube-system")
-	eventually(t, p, tree("Explanation")+`.includes("The namespace kube-system is not listed in a project, and not in shop.")`, true)
+	eventually(t, p, tree("Explanation")+
+		`.includes("The namespace kube-system is not listed in a project, and not in shop.")`, true)
 	f.on("POST "+reviewsPath+"subjectaccessreviews", always(map[string]any{"status": map[string]any{"allowed": true,
 		"reason": "RBAC: allowed by RoleBinding"}}))
 	ask("cluster=team/c0001&who=github:bob&verb=get&resource=pods&namespace=web")
-	sees(t, p, "StaticText: github:bob may get pods in namespace web of team/c0001.", "StaticText: RBAC: allowed by RoleBinding")
+	sees(t, p, "StaticText: github:bob may get pods in namespace web of team/c0001.",
+		"StaticText: RBAC: allowed by RoleBinding")
 	eventually(t, p, tree("Explanation"), "github:bob is operator in clusters with env=prod bob-operator: "+
 		"operator → viewer: get, list pods")
-	if user := f.awaitSent(t, "POST "+reviewsPath+"subjectaccessreviews").body["spec"].(map[string]any)["user"]; user != "github:bob" {
+	asked := f.awaitSent(t, "POST "+reviewsPath+"subjectaccessreviews").body["spec"].(map[string]any)
+	if user := asked["user"]; user != "github:bob" {
 		t.Errorf("the page asked about %v, want github:bob", user)
 	}
 }
@@ -246,7 +258,8 @@ func TestPlansArePausedResumedAndRetried(t *testing.T) {
 	})
 	f.send(message(false, 1, "NodeFailed"))
 	at(p, "#/plans/team/kernel")
-	sees(t, p, "heading: kernel", "list: Clusters of canary that are not done", "list: Nodes of c0000", "progressbar: canary: 0/2, 1 failed")
+	sees(t, p, "heading: kernel", "list: Clusters of canary that are not done", "list: Nodes of c0000",
+		"progressbar: canary: 0/2, 1 failed")
 	activate(t, p, "main button", "Try failed nodes again")
 	activate(t, p, "dialog button", "Try again")
 	f.awaitSent(t, "PATCH "+path)
@@ -276,7 +289,8 @@ func TestTokensForScriptsAreCreatedShownOnceAndRevoked(t *testing.T) {
 	f.on("GET "+path, func(map[string]any) (int, any) { return http.StatusOK, map[string]any{"items": items} })
 	f.on("POST "+path, func(body map[string]any) (int, any) {
 		items = []any{info}
-		return http.StatusCreated, map[string]any{"id": "abc123", "cluster": "team/c0000", "expires": info["expires"], "token": "drover-secret"}
+		return http.StatusCreated, map[string]any{"id": "abc123", "cluster": "team/c0000", "expires": info["expires"],
+			"token": "drover-secret"}
 	})
 	f.on("DELETE "+path+"/abc123", func(map[string]any) (int, any) { items = nil; return http.StatusOK, map[string]any{} })
 	at(p, "#/account")
@@ -289,7 +303,8 @@ func TestTokensForScriptsAreCreatedShownOnceAndRevoked(t *testing.T) {
 	choose(t, p, "Valid for", "24h")
 	activate(t, p, "dialog button", "Create")
 	sees(t, p, "StaticText: drover-secret", "StaticText: Copy the token now.")
-	if got, want := fmt.Sprint(f.awaitSent(t, "POST "+path).body), "map[cluster:team/c0000 description:nightly <b> ttl:24h]"; got != want {
+	got := fmt.Sprint(f.awaitSent(t, "POST "+path).body)
+	if want := "map[cluster:team/c0000 description:nightly <b> ttl:24h]"; got != want {
 		t.Errorf("the page sent %s, want %s", got, want)
 	}
 	activate(t, p, "dialog button", "Done")
@@ -299,12 +314,14 @@ func TestTokensForScriptsAreCreatedShownOnceAndRevoked(t *testing.T) {
 	activate(t, p, "dialog button", "Revoke")
 	sees(t, p, "StaticText: The token is revoked.", "StaticText: You have no tokens.")
 	f.on("GET "+path, func(map[string]any) (int, any) {
-		return http.StatusForbidden, map[string]any{"message": "only users of the hub, local:<name>, can have tokens for scripts"}
+		return http.StatusForbidden,
+			map[string]any{"message": "only users of the hub, local:<name>, can have tokens for scripts"}
 	})
 	at(p, "#/")
 	at(p, "#/account")
 	sees(t, p, "StaticText: only users of the hub, local:<name>, can have tokens for scripts")
-	eventually(t, p, `[...document.querySelectorAll("main button")].filter(b => b.textContent === "Create a token").length`, 0)
+	eventually(t, p, `[...document.querySelectorAll("main button")]
+		.filter(b => b.textContent === "Create a token").length`, 0)
 }
 
 func TestInstallationsAndSnapshotsAreShownWhereTheyAreInstalled(t *testing.T) {
@@ -313,14 +330,18 @@ func TestInstallationsAndSnapshotsAreShownWhereTheyAreInstalled(t *testing.T) {
 	sees(t, p, "heading: Hosts", "StaticText: There are no Hosts that you may watch")
 	eventually(t, p, `document.querySelectorAll("main .tabs").length`, 0)
 	const provision = "/k8s/local/apis/provision.cluster.drover.dev/v1/"
-	f.on("GET /k8s/local/apis", always(map[string]any{"groups": []any{map[string]any{"name": "provision.cluster.drover.dev"}}}))
+	f.on("GET /k8s/local/apis",
+		always(map[string]any{"groups": []any{map[string]any{"name": "provision.cluster.drover.dev"}}}))
 	meta := func(name string) map[string]any { return map[string]any{"namespace": "team", "name": name} }
-	f.on("GET "+provision+"clusterinstallations", always(map[string]any{"items": []any{map[string]any{"metadata": meta("edge"),
-		"spec":   map[string]any{"clusterName": "c0000", "distribution": "k3s", "version": "v1.36.3+k3s1"},
-		"status": map[string]any{"summary": "2/3", "waiting": []any{map[string]any{"host": "rack1", "message": "waits for its agent"}}}}}}))
-	f.on("GET "+provision+"etcdsnapshots", always(map[string]any{"items": []any{map[string]any{"metadata": meta("before-upgrade"),
-		"spec":   map[string]any{"clusterRef": map[string]any{"kind": "ClusterInstallation", "name": "edge"}},
-		"status": map[string]any{"phase": "Succeeded", "host": "rack1", "snapshot": "etcd-1"}}}}))
+	waiting := []any{map[string]any{"host": "rack1", "message": "waits for its agent"}}
+	f.on("GET "+provision+"clusterinstallations", always(map[string]any{"items": []any{map[string]any{
+		"metadata": meta("edge"),
+		"spec":     map[string]any{"clusterName": "c0000", "distribution": "k3s", "version": "v1.36.3+k3s1"},
+		"status":   map[string]any{"summary": "2/3", "waiting": waiting}}}}))
+	f.on("GET "+provision+"etcdsnapshots", always(map[string]any{"items": []any{map[string]any{
+		"metadata": meta("before-upgrade"),
+		"spec":     map[string]any{"clusterRef": map[string]any{"kind": "ClusterInstallation", "name": "edge"}},
+		"status":   map[string]any{"phase": "Succeeded", "host": "rack1", "snapshot": "etcd-1"}}}}))
 	signIn(t, p, f.url, "secret") // opens the page again
 	sees(t, p, "heading: Overview")
 	at(p, "#/hosts/installations")
@@ -347,8 +368,8 @@ func TestHostileTextInBindingsRolesAndPlansIsText(t *testing.T) {
 	failure := status["failures"].([]any)[0].(map[string]any)
 	failure["log"], failure["message"], failure["reason"] = attack, attack, attack
 	f.send(m)
-	for _, hash := range []string{"#/access", "#/access?group=person", "#/access/bindings/team/cluster/evil", "#/access/roles",
-		"#/plans", "#/plans/team/kernel", "#/projects/team/shop"} {
+	for _, hash := range []string{"#/access", "#/access?group=person", "#/access/bindings/team/cluster/evil",
+		"#/access/roles", "#/plans", "#/plans/team/kernel", "#/projects/team/shop"} {
 		at(p, hash)
 		eventually(t, p, `/[\u202a-\u202e\u001b]/.test(document.documentElement.textContent)`, false)
 		eventually(t, p, `document.querySelectorAll("main img").length`, 0)

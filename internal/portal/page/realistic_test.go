@@ -8,15 +8,17 @@ import (
 	"time"
 )
 
-// worked adds what the views of access, projects, hosts and the account show: roles, quotas, tokens, and the kinds of the
-// provisioner.
+// worked adds what the views of access, projects, hosts and the account show: roles, quotas, tokens, and the kinds of
+// the provisioner.
 func worked(f *fleet) {
-	f.send(role("project-member", "Project", nil, []string{"get", "list", "watch"}, []string{"pods", "pods/log", "services"}))
+	f.send(role("project-member", "Project", nil, []string{"get", "list", "watch"},
+		[]string{"pods", "pods/log", "services"}))
 	f.send(role("project-owner", "Project", []string{"project-member"}, []string{"*"}, []string{"configmaps", "secrets"}))
 	f.send(role("cluster-viewer", "Cluster", []string{"project-member"}, []string{"get", "list"}, []string{"nodes"}))
 	f.send(role("cluster-operator", "Cluster", []string{"cluster-viewer"}, []string{"create", "delete", "patch"},
 		[]string{"pods", "pods/eviction", "nodes"}))
-	const member, provision = "GET /k8s/clusters/retail/eu-west-07/api/v1/", "GET /k8s/local/apis/provision.cluster.drover.dev/v1/"
+	const member = "GET /k8s/clusters/retail/eu-west-07/api/v1/"
+	const provision = "GET /k8s/local/apis/provision.cluster.drover.dev/v1/"
 	named := func(namespace, name string, more map[string]any) map[string]any {
 		more["metadata"] = map[string]any{"namespace": namespace, "name": name,
 			"creationTimestamp": time.Now().Add(-50 * time.Hour).UTC().Format(time.RFC3339)}
@@ -32,13 +34,15 @@ func worked(f *fleet) {
 		tokens = append(tokens, map[string]any{"id": fmt.Sprintf("k3x9%d", i), "description": name + " deployments",
 			"cluster": "retail/eu-west-07", "created": "2026-11-01T00:00:00Z", "expires": "2127-01-01T00:00:00Z"})
 		snapshots = append(snapshots, named("factory", fmt.Sprintf("floor-%d", i), map[string]any{
-			"spec":   map[string]any{"clusterRef": map[string]any{"kind": "ClusterInstallation", "name": "floor"}},
-			"status": map[string]any{"phase": []string{"Succeeded", "Running", "Failed"}[i], "host": "rack1", "snapshot": "etcd-1764"}}))
+			"spec": map[string]any{"clusterRef": map[string]any{"kind": "ClusterInstallation", "name": "floor"}},
+			"status": map[string]any{"phase": []string{"Succeeded", "Running", "Failed"}[i], "host": "rack1",
+				"snapshot": "etcd-1764"}}))
 	}
 	f.on(member+"namespaces", always(map[string]any{"items": namespaces}))
 	f.on(member+"resourcequotas", always(map[string]any{"items": quotas}))
 	f.on("GET /v1/auth/tokens", always(map[string]any{"items": tokens}))
-	f.on("GET /k8s/local/apis", always(map[string]any{"groups": []any{map[string]any{"name": "provision.cluster.drover.dev"}}}))
+	f.on("GET /k8s/local/apis",
+		always(map[string]any{"groups": []any{map[string]any{"name": "provision.cluster.drover.dev"}}}))
 	f.on(provision+"etcdsnapshots", always(map[string]any{"items": snapshots}))
 	f.on(provision+"clusterinstallations", always(map[string]any{"items": []any{named("factory", "floor", map[string]any{
 		"spec": map[string]any{"clusterName": "floor", "distribution": "rke2", "version": "v1.36.3+rke2r1"},
