@@ -29,8 +29,11 @@ func object(kind, namespace, name string, spec map[string]any) map[string]any {
 }
 
 func role(name, context string, inherits []string, verbs, resources []string) map[string]any {
-	return object("roletemplates", "", name, map[string]any{"context": context, "inherits": inherits,
+	message := object("roletemplates", "", name, map[string]any{"context": context, "inherits": inherits,
 		"rules": []any{map[string]any{"verbs": verbs, "apiGroups": []string{""}, "resources": resources}}})
+	message["object"].(map[string]any)["status"] = map[string]any{"conditions": []any{
+		map[string]any{"type": "Ready", "status": "True", "reason": "Available"}}}
+	return message
 }
 
 func grant(kind, name, who, role string, target map[string]any) map[string]any {

@@ -87,7 +87,7 @@ export function Conditions({ object: shown, ready }) {
   const all = explained(shown, ready);
   const wrong = all.filter((c) => c.name !== "working");
   const good = all.filter((c) => c.name === "working");
-  return html`<${Card} title="Conditions"><ul class="conditions" aria-label="Conditions, problems first">${[...wrong, ...good].map((c) => html`
+  return html`<${Card} title="Conditions">${all.length === 0 && html`<p class="soft">Drover has not looked at it yet.</p>`}<ul class="conditions" aria-label="Conditions, problems first">${[...wrong, ...good].map((c) => html`
     <li class=${c.name} key=${c.type}><${Mark} name=${c.name} /><div><p class="condition-title"><strong>${c.title}</strong> <span class="soft">${c.type}: ${c.reason}</span></p>
       ${c.message && c.name !== "working" && html`<p class="message">${c.message.slice(0, 2000)}</p>`}${c.message && c.name === "working" && html`<p class="message soft">${c.message.slice(0, 300)}</p>`}
       ${c.remedy && html`<p class="remedy">${c.remedy}</p>`}${c.command && html`<${Command} text=${c.command} />`}</div>

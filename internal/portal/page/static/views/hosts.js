@@ -35,12 +35,12 @@ const why = (/** @type {HostRow} */ { host, state }) => short([host.status?.cond
 
 /** @type {import("../ui/table.js").Column<HostRow>[]} */
 const columns = [
-  { id: "name", title: "Host", cell: (r) => r.key, sort: (r) => r.key, width: "20%" },
-  { id: "state", title: "State", cell: (r) => html`<${State} name=${r.state.name} word=${r.state.word} />`, sort: (r) => r.state.word, width: "9.5rem" },
+  { id: "name", title: "Host", cell: (r) => r.key, sort: (r) => r.key, width: "18%" },
+  { id: "state", title: "State", cell: (r) => html`<${State} name=${r.state.name} word=${r.state.word} />`, sort: (r) => r.state.word, width: "6.75rem" },
   { id: "why", title: "Why", cell: (r) => html`<span title=${why(r)}>${why(r)}</span>${r.host.status?.plan?.output && html` <button type="button" class="link" onClick=${() => openDialog(r.key, LastLines, { row: r })}>Last lines</button>`}` },
-  { id: "consumer", title: "Used by", cell: (r) => r.host.spec?.consumerRef?.name ?? html`<span class="soft">free</span>`, sort: (r) => r.host.spec?.consumerRef?.name ?? "", width: "9rem" },
-  { id: "system", title: "System", cell: (r) => [r.host.status?.machine?.os, r.host.status?.machine?.architecture].filter(Boolean).join(", "), width: "11rem" },
-  { id: "seen", title: "Seen", cell: (r) => (r.host.status?.lastSeen ? html`<${Time} at=${r.host.status.lastSeen} ago />` : r.host.status?.machine ? "now" : "never"), sort: (r) => r.host.status?.lastSeen ?? "", width: "7rem" },
+  { id: "consumer", title: "Used by", cell: (r) => r.host.spec?.consumerRef?.name ?? html`<span class="soft">free</span>`, sort: (r) => r.host.spec?.consumerRef?.name ?? "", width: "6.5rem" },
+  { id: "system", title: "System", cell: (r) => [r.host.status?.machine?.os, r.host.status?.machine?.architecture].filter(Boolean).join(", "), width: "8.75rem" },
+  { id: "seen", title: "Seen", cell: (r) => (r.host.status?.lastSeen ? html`<${Time} at=${r.host.status.lastSeen} ago />` : r.host.status?.machine ? "now" : "never"), sort: (r) => r.host.status?.lastSeen ?? "", width: "5.5rem" },
 ];
 
 /** @param {{ row: HostRow }} props */
@@ -85,7 +85,7 @@ export function HostView({ params: { workspace, name } }) {
   return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} name=${state.name} word=${state.word} />`} />
     ${state.held && html`<${Note} name="broken">${state.held.reason}: ${state.held.message}</${Note}>`}
     <div class="columns"><div class="column wide"><${Conditions} object=${host} ready=${["The host does as it is told", "The host does not do as it is told"]} />
-      ${plan && html`<${Card} title="Instructions">${plan.total > 0 && html`<${Meter} label="Instructions done" used=${plan.done} total=${plan.total} unit="" word="done" />`}<${Facts} pairs=${[["Version", plan.version], ["Now", plan.instruction], ["Failing probes", plan.failing?.join(", ")]]} />
+      ${plan && html`<${Card} title="Instructions">${plan.total > 0 && html`<${Meter} label="Instructions done" used=${plan.done} total=${plan.total} unit="" word="done" />`}${(plan.version || plan.instruction || plan.failing) && html`<${Facts} pairs=${[["Version", plan.version], ["Now", plan.instruction], ["Failing probes", plan.failing?.join(", ")]]} />`}
         ${plan.output && html`<${Log} text=${plan.output} label="Last lines" />`}</${Card}>`}</div>
     <div class="column"><${Card} title="Machine"><${Facts} pairs=${[["Name", machine.hostname], ["System", [machine.os, machine.architecture].filter(Boolean).join(", ")], ["Kernel", machine.kernel], ["CPUs", machine.cpus], ["Memory", machine.memory && bytes(quantity(machine.memory))],
       ["Addresses", machine.addresses?.length > 0 && html`<ul class="plain">${machine.addresses.slice(0, 20).map((/** @type {string} */ a) => html`<li><${CopyField} text=${a} what="Address" /></li>`)}</ul>`], ["Roles", machine.roles?.join(", ")], ["Taints", machine.taints?.length > 0 && html`<${Labels} pairs=${machine.taints} />`],
