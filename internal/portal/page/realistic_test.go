@@ -52,8 +52,8 @@ func worked(f *fleet) {
 		always(map[string]any{"status": map[string]any{"allowed": false}}))
 }
 
-// atWork returns members of a Plan in several states.
-func atWork() []any {
+// atWork adds members in several states, and a node at work, to the status of a Plan with or without failures.
+func atWork(status map[string]any, failed int) {
 	var all []any
 	for i, reason := range []string{"NodeFailed", "AwaitingWindow", "MembersAway"} {
 		all = append(all, map[string]any{"name": []string{"eu-west-03", "eu-west-11", "eu-west-12"}[i],
@@ -61,5 +61,7 @@ func atWork() []any {
 			"since":   time.Now().Add(-time.Duration(i+1) * time.Hour).UTC().Format(time.RFC3339),
 			"message": []string{"node n1 has no attempts left", "the window opens at 22:00 UTC", ""}[i]})
 	}
-	return all
+	status["members"] = append(status["members"].([]any), all[1-failed:]...)
+	status["applying"] = []any{map[string]any{"cluster": "eu-west-07", "node": "worker-3", "stage": "Upgrading",
+		"attempt": 2, "since": time.Now().Add(-3 * time.Minute).UTC().Format(time.RFC3339)}}
 }

@@ -141,9 +141,7 @@ func realistic(f *fleet) {
 		status := object["status"].(map[string]any)
 		status["members"].([]any)[0].(map[string]any)["name"] = "eu-west-07"
 		status["failures"].([]any)[0].(map[string]any)["cluster"] = "eu-west-03"
-		status["members"] = append(status["members"].([]any), atWork()[1-at.failed:]...)
-		status["applying"] = []any{map[string]any{"cluster": "eu-west-07", "node": "worker-3", "stage": "Upgrading",
-			"attempt": 2, "since": time.Now().Add(-3 * time.Minute).UTC().Format(time.RFC3339)}}
+		atWork(status, at.failed)
 		if at.failed == 0 {
 			delete(status, "failures")
 			status["nodes"].(map[string]any)["failed"] = 0
