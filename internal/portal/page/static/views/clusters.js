@@ -25,16 +25,16 @@ const order = { broken: 0, waiting: 1, working: 2 };
 
 /** @type {import("../ui/table.js").Column<ClusterRow>[]} */
 const columns = [
-  { id: "name", title: "Name", cell: (r) => r.name, sort: (r) => r.name, width: "11.5rem" },
-  { id: "state", title: "State", cell: (r) => html`<${State} name=${r.state.name} word=${r.state.word} title=${r.state.message.slice(0, 300)} />`, sort: (r) => `${order[r.state.name]}${r.state.word}`, width: "10.75rem" },
-  { id: "workspace", title: "Workspace", cell: (r) => r.workspace, sort: (r) => r.workspace, width: "7.5rem" },
-  { id: "version", title: "Kubernetes", cell: (r) => html`${r.version} <span class="soft">${r.distribution}</span>`, sort: (r) => r.version, width: "10.25rem" },
-  { id: "nodes", title: "Nodes", cell: (r) => (r.nodes ? html`<span class=${r.nodes.ready < r.nodes.total ? "bad" : ""}>${r.nodes.ready === r.nodes.total ? r.nodes.total : `${r.nodes.ready} of ${r.nodes.total}`}</span>` : "–"), sort: (r) => r.nodes?.total ?? "", width: "5.25rem", end: true },
-  { id: "cpu", title: "CPU", cell: (r) => html`<${Meter} label="CPU requested" used=${r.cpu.used} total=${r.cpu.total} unit="cores" compact />`, sort: (r) => (r.cpu.total ? r.cpu.used / r.cpu.total : ""), width: "6.25rem" },
-  { id: "memory", title: "Memory", cell: (r) => html`<${Meter} label="Memory requested" used=${r.memory.used} total=${r.memory.total} unit="bytes" compact />`, sort: (r) => (r.memory.total ? r.memory.used / r.memory.total : ""), width: "6.25rem" },
-  { id: "agent", title: "Agent", cell: (r) => html`${r.agent}${r.outdated && html` <span class="wait">not up to date</span>`}`, sort: (r) => r.agent, width: "8rem", off: true },
-  { id: "labels", title: "Labels", cell: (r) => html`<${Labels} pairs=${r.pairs} most=${1} />`, sort: (r) => r.pairs.join(), width: "9rem", card: false },
-  { id: "age", title: "Age", cell: (r) => html`<${Time} at=${r.created} />`, sort: (r) => r.created, width: "5.5rem", off: true },
+  { id: "name", title: "Name", cell: (r) => r.name, sort: (r) => r.name, width: "23%" },
+  { id: "state", title: "State", cell: (r) => html`<${State} name=${r.state.name} word=${r.state.word} title=${r.state.message.slice(0, 300)} />`, sort: (r) => `${order[r.state.name]}${r.state.word}`, width: "17%" },
+  { id: "workspace", title: "Workspace", cell: (r) => r.workspace, sort: (r) => r.workspace, width: "12%" },
+  { id: "version", title: "Kubernetes", cell: (r) => html`${r.version} <span class="soft">${r.distribution}</span>`, sort: (r) => r.version, width: "17%" },
+  { id: "nodes", title: "Nodes", cell: (r) => (r.nodes ? html`<span class=${r.nodes.ready < r.nodes.total ? "bad" : ""}>${r.nodes.ready === r.nodes.total ? r.nodes.total : `${r.nodes.ready} of ${r.nodes.total}`}</span>` : "–"), sort: (r) => r.nodes?.total ?? "", width: "8%", end: true },
+  { id: "cpu", title: "CPU", cell: (r) => html`<${Meter} label="CPU requested" used=${r.cpu.used} total=${r.cpu.total} unit="cores" compact />`, sort: (r) => (r.cpu.total ? r.cpu.used / r.cpu.total : ""), width: "11%" },
+  { id: "memory", title: "Memory", cell: (r) => html`<${Meter} label="Memory requested" used=${r.memory.used} total=${r.memory.total} unit="bytes" compact />`, sort: (r) => (r.memory.total ? r.memory.used / r.memory.total : ""), width: "11%" },
+  { id: "agent", title: "Agent", cell: (r) => html`${r.agent}${r.outdated && html` <span class="wait">not up to date</span>`}`, sort: (r) => r.agent, width: "14%", off: true },
+  { id: "labels", title: "Labels", cell: (r) => html`<${Labels} pairs=${r.pairs} most=${3} />`, sort: (r) => r.pairs.join(), width: "30%", off: true, card: false },
+  { id: "age", title: "Age", cell: (r) => html`<${Time} at=${r.created} />`, sort: (r) => r.created, width: "8%", off: true },
 ];
 
 const selection = signal(/** @type {Set<string>} */ (new Set()));
