@@ -36,7 +36,7 @@ function deep(value) {
 export function parse(json) {
   const value = JSON.parse(json);
   hidden.lastIndex = 0;
-  return json.length > many || hidden.test(json) || escaped.test(json) ? deep(value) : value;
+  return json.length > many || hidden.test(json) || (json.includes("\\u") && escaped.test(json)) ? deep(value) : value;
 }
 
 /** Returns the beginning of a text. @param {string | undefined} text */

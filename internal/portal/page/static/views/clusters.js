@@ -14,10 +14,11 @@ import { loaded } from "../core/store.js";
 import { useCommands } from "../shell/commands.js";
 import { Search } from "../ui/form.js";
 import { Icon } from "../ui/icons.js";
-import { Empty, Heading, Labels, Loading, Meter, Segments, State } from "../ui/parts.js";
+import { Empty, Heading, Labels, Loading, Meter, Segments, State, copy } from "../ui/parts.js";
 import { ColumnMenu, Table } from "../ui/table.js";
 import { Tiles } from "../ui/tiles.js";
 import { openImport } from "./import.js";
+import { editLabels, mayLabel } from "./labels.js";
 
 /** @typedef {import("../core/select.js").ClusterRow} ClusterRow */
 
@@ -47,6 +48,19 @@ const groupings = { workspace: (r) => r.workspace, state: (r) => r.state.word, v
 function grouping(name) {
   if (name.startsWith("label:")) return (/** @type {ClusterRow} */ r) => r.labels[name.slice(6)] ?? "";
   return groupings[name];
+}
+
+/** What can be done with the selected Clusters. It floats, so that the table does not move. */
+function Selected() {
+  const keys = selection.value;
+  if (keys.size === 0) return null;
+  const spaces = new Set([...keys].map((key) => key.split("/")[0]));
+  const mayEdit = spaces.size <= 20 && [...spaces].every((namespace) => mayLabel(namespace));
+  const clear = () => { selection.value = new Set(); };
+  return html`<div class="selection" role="group" aria-label="Selected clusters"><span role="status">${count(keys.size, "cluster")} selected</span>
+    ${mayEdit && html`<button type="button" onClick=${() => editLabels([...keys], clear)}><${Icon} name="tag" />Edit labels</button>`}
+    <button type="button" onClick=${() => copy([...keys].join("\n"), "Names")}><${Icon} name="copy" />Copy names</button>
+    <button type="button" class="icon-button" aria-label="Clear the selection" onClick=${clear}><${Icon} name="close" /></button></div>`;
 }
 
 export function Clusters() {
@@ -80,5 +94,5 @@ export function Clusters() {
     </div>
     ${!loaded.value && total === 0 ? html`<${Loading} label="Loading the clusters" />`
       : shape === "tiles" ? html`<${Tiles} id="clusters" label="Clusters" rows=${rows} href=${to} empty=${nothing} />`
-      : html`<${Table} id="clusters" label="Clusters" rows=${rows} columns=${columns} href=${to} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} selection=${selection} groupOf=${groupOf} query=${query + state} empty=${nothing} />`}</div>`;
+      : html`<${Table} id="clusters" label="Clusters" rows=${rows} columns=${columns} href=${to} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} selection=${selection} groupOf=${groupOf} query=${query + state} empty=${nothing} />`}<${Selected} /></div>`;
 }
