@@ -104,7 +104,7 @@ function Summary({ cluster, row }) {
     <div class="column wide">
       ${cluster.partial && html`<${Note}>You can reach this Cluster. Its conditions, labels and bindings are visible to users who may watch it on the hub.</${Note}>`}
       ${joins && html`<${Card} title="Connect this cluster"><${Joining} made=${cluster} /></${Card}>`}
-      ${!cluster.partial && html`<${Conditions} object=${cluster} />`}
+      ${!cluster.partial && html`<${Conditions} object=${cluster} told=${joins ? row.state.reason : ""} />`}
       <${PlansOf} cluster=${cluster} />${joins && html`<${EventsOf} cluster=${cluster} />`}</div>
     <div class="column">
       <${Card} title="Facts"><${Facts} pairs=${[
@@ -137,9 +137,10 @@ function AgentCard({ cluster: { spec = {}, status } }) {
   ]} /></${Card}>`;
 }
 
-/** Conditions in people's words, problems first and with a remedy. @param {{ object: any }} props */
-export function Conditions({ object: shown }) {
-  const all = explained(shown);
+/** Conditions in people's words, problems first and with a remedy. told is a reason that the view tells elsewhere. @param {{ object: any, told?: string }} props */
+export function Conditions({ object: shown, told }) {
+  const all = explained(shown).filter((c) => c.name === "working" || c.reason !== told);
+  if (all.length === 0) return null;
   const wrong = all.filter((c) => c.name !== "working");
   const good = all.filter((c) => c.name === "working");
   return html`<${Card} title="Conditions"><ul class="conditions" aria-label="Conditions, problems first">${[...wrong, ...good].map((c) => html`

@@ -47,7 +47,7 @@ function Attention({ outdated }) {
     ${wrong.length > shown.length && html`<li><a class="item more" href=${href(["clusters"], { state: "broken" })}>${count(wrong.length - shown.length, "more broken cluster")}</a></li>`}
     ${outdated > 0 && html`<li><a class="item" href=${href(["clusters"], { sort: "agent" })}><${Mark} name="waiting" /><span class="item-main">${count(outdated, "agent")} not up to date</span></a></li>`}
     ${soon.length > 0 && html`<li><a class="item" href=${href(["access"])}><${Mark} name="waiting" /><span class="item-main">${count(soon.length, "binding")} ${soon.length === 1 ? "expires" : "expire"} within a week</span></a></li>`}
-    ${certs.slice(0, 2).map(({ row, at }) => html`<li key=${"certificate " + row.key}><a class="item" href=${href(["clusters", row.workspace, row.name])}><${Mark} name=${at < Date.now() ? "broken" : "waiting"} /><span class="item-main"><strong>${row.name}</strong> <span class="soft">${row.workspace}</span><br />The certificate for direct access ${at < Date.now() ? "has expired" : "expires"}</span><span class="soft"><${Time} at=${new Date(at).toISOString()} /></span></a></li>`)}</ul>`}</${Card}>`;
+    ${certs.slice(0, 1).map(({ row, at }) => html`<li key=${"certificate " + row.key}><a class="item" href=${href(["clusters", row.workspace, row.name])}><${Mark} name=${at < Date.now() ? "broken" : "waiting"} /><span class="item-main"><strong>${row.name}</strong> <span class="soft">${row.workspace}</span><br />The certificate for direct access ${at < Date.now() ? "has expired" : "expires"}${certs.length > 1 && `, and ${certs.length - 1} more`}</span><span class="soft"><${Time} at=${new Date(at).toISOString()} /></span></a></li>`)}</ul>`}</${Card}>`;
 }
 
 function Work() {
