@@ -89,10 +89,11 @@ function Consequences({ namespace, name }) {
 /** @param {{ namespace: string, name: string, close: () => void }} props */
 function Protected({ namespace, name, close }) {
   const [error, setError] = useState(/** @type {any} */ (null));
+  const mayRelease = may({ verb: "patch", resource: "clusters", namespace, name });
   const release = () => merge({ ...drover, resource: "clusters", namespace, name }, { spec: { deletionProtection: false } })
     .then(() => { toast(`${name} can be deleted now.`); close(); }, setError);
   return html`<div class="dialog-body"><p>The setting <code>deletionProtection</code> prevents the deletion of this cluster. If its manifest is in Git, change it there.</p>${error && html`<${Problem} error=${error} />`}</div>
-    <${DialogActions}><button type="button" onClick=${close}>Cancel</button><button type="button" class="danger" onClick=${release}>Turn the protection off</button></${DialogActions}>`;
+    <${DialogActions}><button type="button" onClick=${close}>Cancel</button>${mayRelease && html`<button type="button" class="danger" onClick=${release}>Turn the protection off</button>`}</${DialogActions}>`;
 }
 
 /** @param {{ cluster: any, row: import("../core/select.js").ClusterRow }} props */

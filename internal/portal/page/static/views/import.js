@@ -73,7 +73,8 @@ function Failure({ cluster, state }) {
   const { namespace, name } = cluster.metadata;
   const [error, setError] = useState(/** @type {any} */ (null));
   const ref = { resource: "secrets", namespace, name: name + "-registration" };
-  const expired = state.reason === "TokenExpired" && may({ verb: "delete", group: "", ...ref });
+  // The hub's policies also require the right to remove the agent.
+  const expired = state.reason === "TokenExpired" && may({ verb: "delete", group: "", ...ref }) && may({ verb: "delete", resource: "clusters", subresource: "agent", namespace, name });
   const renew = () => remove(ref).then(() => toast("The hub makes a new command."), setError);
   const [cause] = explained(cluster);
   return html`<${Note} name="broken"><p><b>${state.word}.</b> ${short(state.message, 2000)}</p>${cause.remedy && html`<p>${cause.remedy}</p>`}${cause.command && html`<${Command} text=${cause.command} />`}
