@@ -29,8 +29,8 @@ import (
 
 const clustersPath = "/k8s/local/apis/cluster.drover.dev/v1/namespaces/team/clusters/"
 
-// answer lets the hub answer requests that match a pattern, and returns a function that returns these requests.
-func (f *fleet) answer(pattern string, answer func(r *http.Request) (int, any)) func() []string {
+// respond lets the hub answer requests that match a pattern, and returns a function that returns these requests.
+func (f *fleet) respond(pattern string, handle func(r *http.Request) (int, any)) func() []string {
 	var mu sync.Mutex
 	var got []string
 	f.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -38,9 +38,9 @@ func (f *fleet) answer(pattern string, answer func(r *http.Request) (int, any)) 
 		mu.Lock()
 		got = append(got, strings.TrimSpace(r.URL.RequestURI()+" "+string(body)))
 		mu.Unlock()
-		code, object := answer(r)
+		code, value := handle(r)
 		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(object)
+		_ = json.NewEncoder(w).Encode(value)
 	})
 	return func() []string {
 		mu.Lock()
@@ -49,8 +49,9 @@ func (f *fleet) answer(pattern string, answer func(r *http.Request) (int, any)) 
 	}
 }
 
-func always(code int, object any) func(*http.Request) (int, any) {
-	return func(*http.Request) (int, any) { return code, object }
+// replies returns the same answer to each request.
+func replies(code int, value any) func(*http.Request) (int, any) {
+	return func(*http.Request) (int, any) { return code, value }
 }
 
 // receives waits until the hub has got exactly these requests.
@@ -105,7 +106,7 @@ func expiring(t *testing.T, after time.Duration) string {
 func TestTheOverviewShowsWarningsAndExpiringCertificates(t *testing.T) {
 	chromium.Find(t)
 	f := newFleet(t, 3)
-	events := f.answer("GET /k8s/local/api/v1/events", always(200, map[string]any{"items": []any{
+	events := f.respond("GET /k8s/local/api/v1/events", replies(200, map[string]any{"items": []any{
 		warning("c0000", "OldNews", "long ago", 3*time.Hour),
 		warning("c0001", "IdentityMismatch", "<img src=x> came with \u202eanother key", 2*time.Minute)}}))
 	p := chromium.Open(t, true)
@@ -154,14 +155,14 @@ func TestNodesAreFetchedOnDemand(t *testing.T) {
 				"nodeInfo":   map[string]any{"kubeletVersion": "v1.36.3"},
 				"conditions": []any{map[string]any{"type": "Ready", "status": ready}}}}
 	}
-	nodes := f.answer("GET /k8s/clusters/team/c0001/api/v1/nodes", func(*http.Request) (int, any) {
+	nodes := f.respond("GET /k8s/clusters/team/c0001/api/v1/nodes", func(*http.Request) (int, any) {
 		mu.Lock()
 		defer mu.Unlock()
 		return code, map[string]any{"message": "no agent", "items": []any{node("a", "True", false), node("b", "False", false),
 			node("c", "True", true)}}
 	})
-	f.answer("POST /k8s/clusters/team/c0001/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-		always(201, map[string]any{"status": map[string]any{"allowed": true}}))
+	f.respond("POST /k8s/clusters/team/c0001/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+		replies(201, map[string]any{"status": map[string]any{"allowed": true}}))
 	p := chromium.Open(t, true)
 	signIn(t, p, f.url, "secret")
 	at(p, "#/clusters/team/c0001")
@@ -185,7 +186,7 @@ func TestLabelsOfManyClustersAreEditedByKeyboard(t *testing.T) {
 	f := newFleet(t, 3)
 	var mu sync.Mutex
 	code := http.StatusConflict
-	patches := f.answer("PATCH "+clustersPath+"{name}", func(r *http.Request) (int, any) {
+	patches := f.respond("PATCH "+clustersPath+"{name}", func(r *http.Request) (int, any) {
 		mu.Lock()
 		defer mu.Unlock()
 		if r.Header.Get("Content-Type") != "application/merge-patch+json" {
@@ -256,8 +257,8 @@ func TestLabelsAreEditedOnlyWithTheRightToUpdateThem(t *testing.T) {
 
 func TestDeletionSaysWhatItDoes(t *testing.T) {
 	f, p := signedIn(t, 3)
-	removed := f.answer("DELETE "+clustersPath+"{name}", always(200, nil))
-	patches := f.answer("PATCH "+clustersPath+"{name}", always(200, nil))
+	removed := f.respond("DELETE "+clustersPath+"{name}", replies(200, nil))
+	patches := f.respond("PATCH "+clustersPath+"{name}", replies(200, nil))
 	f.send(map[string]any{"type": "CHANGED", "kind": "clusterroletemplatebindings", "object": map[string]any{
 		"metadata": map[string]any{"namespace": "team", "name": "anna"}, "spec": map[string]any{"clusterName": "c0001",
 			"roleTemplateName": "viewer", "subject": map[string]any{"kind": "User", "name": "anna"}}}})
@@ -286,9 +287,9 @@ func TestDeletionSaysWhatItDoes(t *testing.T) {
 
 func TestAnExpiredImportMakesANewCommand(t *testing.T) {
 	f, p := signedIn(t, 3)
-	f.answer("GET /k8s/local/api/v1/namespaces/team/events", always(200, map[string]any{"items": []any{
+	f.respond("GET /k8s/local/api/v1/namespaces/team/events", replies(200, map[string]any{"items": []any{
 		warning("c0001", "IdentityMismatch", "another cluster came", time.Minute)}}))
-	removed := f.answer("DELETE /k8s/local/api/v1/namespaces/team/secrets/c0001-registration", always(200, nil))
+	removed := f.respond("DELETE /k8s/local/api/v1/namespaces/team/secrets/c0001-registration", replies(200, nil))
 	expired := cluster("c0001", "False", "TokenExpired", "No agent joined within 24 h.")
 	status := expired["object"].(map[string]any)["status"].(map[string]any)
 	status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": "Registered", "status": "False",
@@ -314,11 +315,11 @@ func TestTheKubeconfigWorksWithKubectl(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
-	context := config.Contexts[config.CurrentContext]
-	if got, want := config.Clusters[context.Cluster].Server, f.url+"/k8s/clusters/team/c0001"; got != want {
+	current := config.Contexts[config.CurrentContext]
+	if got, want := config.Clusters[current.Cluster].Server, f.url+"/k8s/clusters/team/c0001"; got != want {
 		t.Errorf("the server is %q, want %q", got, want)
 	}
-	exec := config.AuthInfos[context.AuthInfo].Exec
+	exec := config.AuthInfos[current.AuthInfo].Exec
 	if got, want := append([]string{exec.Command}, exec.Args...),
 		[]string{"kubectl-drover", "get-token", "--hub", f.url}; !slices.Equal(got, want) {
 		t.Errorf("kubectl runs %q, want %q", got, want)

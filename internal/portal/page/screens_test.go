@@ -168,7 +168,7 @@ func fetched(f *fleet) {
 		return e
 	}
 	lost := "The agent disconnected. It connects again by itself, unless the network prevents it."
-	f.answer("GET /k8s/local/api/v1/events", always(200, map[string]any{"items": []any{
+	f.respond("GET /k8s/local/api/v1/events", replies(200, map[string]any{"items": []any{
 		event("eu-north-05", "factory", "Warning", "TunnelLost", lost, 12*time.Minute),
 		event("eu-west-03", "retail", "Warning", "TunnelLost", lost, 12*time.Minute),
 		event("eu-west-17", "retail", "Warning", "IdentityMismatch",
@@ -176,7 +176,7 @@ func fetched(f *fleet) {
 		event("eu-west-12", "payments", "Warning", "ApiServerUnhealthy",
 			"The API server reports these checks as failed: etcd, rbac/bootstrap-roles.", 3*time.Hour),
 		event("ap-south-03", "factory", "Warning", "AgentRolledBack", "The new agent did not become ready.", 4*time.Hour)}}))
-	f.answer("GET /k8s/local/api/v1/namespaces/retail/events", always(200, map[string]any{"items": []any{
+	f.respond("GET /k8s/local/api/v1/namespaces/retail/events", replies(200, map[string]any{"items": []any{
 		event("eu-west-07", "retail", "Normal", "AgentUpdated", "The agent runs v0.9.2 with 2 replicas.", 26*time.Minute),
 		event("eu-west-07", "retail", "Warning", "TunnelLost", lost, 28*time.Minute)}}))
 	var nodes []any
@@ -196,7 +196,7 @@ func fetched(f *fleet) {
 					"architecture": "amd64"},
 				"conditions": []any{map[string]any{"type": "Ready", "status": ready}}}})
 	}
-	f.answer("GET /k8s/clusters/retail/eu-west-07/api/v1/nodes", always(200, map[string]any{"items": nodes}))
+	f.respond("GET /k8s/clusters/retail/eu-west-07/api/v1/nodes", replies(200, map[string]any{"items": nodes}))
 }
 
 // member returns the object of a Cluster with its usual conditions.
