@@ -5,7 +5,7 @@
 // The fleet as a table or as tiles, with search and filters in the address.
 
 import { html, signal, useMemo } from "../lib/html.js";
-import { count } from "../lib/text.js";
+import { count, digits } from "../lib/text.js";
 import { Time } from "../lib/time.js";
 import { may } from "../core/rights.js";
 import { href, param, setQuery } from "../core/router.js";
@@ -76,7 +76,7 @@ export function Clusters() {
   const everywhere = may({ verb: "create", resource: "clusters" });
   const mayImport = everywhere || (everywhere === false && workspaces.value.slice(0, 20).some((namespace) => may({ verb: "create", resource: "clusters", namespace })));
   useCommands(mayImport ? [{ id: "import", title: "Import a cluster", icon: "plus", run: openImport }] : [], [mayImport]);
-  const found = rows.length === total ? count(total, "cluster") : `${rows.length.toLocaleString("en")} of ${count(total, "cluster")}`;
+  const found = rows.length === total ? count(total, "cluster") : `${digits(rows.length)} of ${count(total, "cluster")}`;
   const nothing = total === 0
     ? html`<${Empty} icon="clusters" title="There are no clusters that you can reach or watch">${mayImport ? "Import the first one with a single command." : "Ask an administrator of a workspace for access."}</${Empty}>`
     : html`<${Empty} title="No cluster has these words"><button type="button" onClick=${() => setQuery({ q: "", state: "" })}>Clear the search</button></${Empty}>`;
@@ -85,7 +85,7 @@ export function Clusters() {
     <div class="toolbar">
       <${Search} label="Search by name, workspace, version, state or label" placeholder="Search: prod v1.36 region=eu" value=${query} onInput=${(/** @type {string} */ q) => setQuery({ q })} />
       <div class="chips" role="group" aria-label="State">${[["", "All", total], ["broken", "Broken", states.broken], ["waiting", "Waiting", states.waiting], ["working", "Working", states.working]].map(([value, label, n]) => html`
-        <button type="button" class=${"chip " + value} aria-pressed=${String(state === value)} onClick=${() => setQuery({ state: String(value) })}>${label} <span class="number">${n.toLocaleString("en")}</span></button>`)}</div>
+        <button type="button" class=${"chip " + value} aria-pressed=${String(state === value)} onClick=${() => setQuery({ state: String(value) })}>${label} <span class="number">${digits(n)}</span></button>`)}</div>
       <label class="inline">Group by <select value=${group} onChange=${(/** @type {any} */ e) => setQuery({ group: e.target.value })}>
         <option value="">nothing</option>${Object.keys(groupings).map((name) => html`<option value=${name}>${name}</option>`)}${keys.map((key) => html`<option value=${"label:" + key}>label ${key}</option>`)}</select></label>
       <span class="spring"></span>

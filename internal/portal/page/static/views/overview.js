@@ -5,7 +5,7 @@
 // The fleet at one glance: is anything wrong, what is happening now, what needs me.
 
 import { html } from "../lib/html.js";
-import { count, short } from "../lib/text.js";
+import { count, digits, short } from "../lib/text.js";
 import { Time } from "../lib/time.js";
 import { href } from "../core/router.js";
 import { bindings, certificates, clusterRows, fleet, planRows, tally } from "../core/select.js";
@@ -23,9 +23,9 @@ export function Overview() {
   const verdict = total === 0 ? "No cluster yet" : states.broken > 0 ? `${count(states.broken, "cluster")} broken` : states.waiting > 0 ? "Nothing is broken" : "All clusters work";
   return html`<div class="view"><${Heading} title="Overview" beside=${html`<span class=${"verdict " + (states.broken > 0 ? "broken" : "working")}><${Mark} name=${states.broken > 0 ? "broken" : "working"} />${verdict}</span>`} />
     <div class="figures"><${Card} class="figure-card wide" title="Clusters">
-        <div class="figure-line"><a class="figure" href=${href(["clusters"])}>${total.toLocaleString("en")}</a><ul class="legend">${words.map(([name, word]) => html`<li><a href=${href(["clusters"], { state: name })}><${Mark} name=${name} />${word} <b>${states[name].toLocaleString("en")}</b></a></li>`)}</ul></div>
+        <div class="figure-line"><a class="figure" href=${href(["clusters"])}>${digits(total)}</a><ul class="legend">${words.map(([name, word]) => html`<li><a href=${href(["clusters"], { state: name })}><${Mark} name=${name} />${word} <b>${digits(states[name])}</b></a></li>`)}</ul></div>
         <${Bar} label="Clusters by state" parts=${words.map(([name, word]) => ({ name, word, n: states[name] }))} /></${Card}>
-      <${Figure} title="Nodes" value=${nodes.total.toLocaleString("en")} about=${nodes.ready < nodes.total ? html`<span class="bad">${nodes.total - nodes.ready} not ready</span>` : "all ready"} />
+      <${Figure} title="Nodes" value=${digits(nodes.total)} about=${nodes.ready < nodes.total ? html`<span class="bad">${nodes.total - nodes.ready} not ready</span>` : "all ready"} />
       <${Figure} title="CPU requested" value=${cpu.total ? `${Math.round((cpu.used / cpu.total) * 100)} %` : "–"} about=${html`<${Meter} label="CPU requested" ...${cpu} unit="cores" />`} />
       <${Figure} title="Memory requested" value=${memory.total ? `${Math.round((memory.used / memory.total) * 100)} %` : "–"} about=${html`<${Meter} label="Memory requested" ...${memory} unit="bytes" />`} /></div>
     <div class="columns even"><div class="column"><${Attention} outdated=${outdated} /></div><div class="column"><${Work} /></div><div class="column"><${Versions} /></div></div>
@@ -59,7 +59,7 @@ function Work() {
 }
 
 /** @param {{ label: string, list: { key: string, n: number }[], total: number, most?: number }} props */
-const Shares = ({ label, list, total, most = 6 }) => html`<h3>${label}</h3><ul class="shares" aria-label=${label}>${list.slice(0, most).map(({ key, n }) => html`<li><a href=${href(["clusters"], { q: key })}><span class="share-name">${short(key, 40) || "unknown"}</span><span class="bar"><span style=${{ width: `${(n / total) * 100}%` }}></span></span><span class="number">${n.toLocaleString("en")}</span></a></li>`)}</ul>`;
+const Shares = ({ label, list, total, most = 6 }) => html`<h3>${label}</h3><ul class="shares" aria-label=${label}>${list.slice(0, most).map(({ key, n }) => html`<li><a href=${href(["clusters"], { q: key })}><span class="share-name">${short(key, 40) || "unknown"}</span><span class="bar"><span style=${{ width: `${(n / total) * 100}%` }}></span></span><span class="number">${digits(n)}</span></a></li>`)}</ul>`;
 
 function Versions() {
   const rows = clusterRows.value.filter((row) => row.version);
