@@ -42,7 +42,7 @@ export function parse(json) {
 /** Returns the beginning of a text. @param {string | undefined} text */
 export const short = (text, limit = 300) => (text && text.length > limit ? text.slice(0, limit) + "…" : text ?? "");
 
-/** Returns a number with commas: 10,000. The first use of toLocaleString takes browsers some 50 ms. @param {number} n */
+/** Returns a number with commas: 10,000. The first use of toLocaleString takes browsers some 50 ms. @param {number | string} n */
 export const digits = (n) => String(n).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 
 /** Returns a number with its noun: 1 node, 2 nodes. @param {number} n @param {string} noun */
