@@ -91,6 +91,12 @@ export function Table({ id, label, rows, columns, href, sort = "", onSort, selec
   const choice = chosen(id, columns).value;
   const cards = isNarrow.value;
   const shown = useMemo(() => columns.filter((c, i) => i === 0 || choice.includes(c.id)), [columns, choice]);
+  const widths = useMemo(() => {
+    // All columns stay in sight: percentages shrink together when the user has chosen many columns.
+    const sum = shown.reduce((n, c) => n + (c.width?.endsWith("%") ? parseFloat(c.width) : 0), 0);
+    const scale = Math.min(1, (selection ? 95 : 100) / sum);
+    return shown.map((c) => (c.width?.endsWith("%") ? `${parseFloat(c.width) * scale}%` : c.width ?? "auto"));
+  }, [shown, Boolean(selection)]);
   const ordered = useMemo(() => {
     const all = sorted(rows, columns, sort);
     if (!groupOf) return all;
@@ -125,7 +131,7 @@ export function Table({ id, label, rows, columns, href, sort = "", onSort, selec
   const columnCount = shown.length + (selection ? 1 : 0);
   return html`<div class=${classes("table-scroll", fixed && "fixed")} ref=${view.ref} role="region" aria-label=${label} tabindex="0">
     <table class=${cards ? "cards" : "grid"} aria-rowcount=${ordered.length + 1} aria-label=${label}>
-      <colgroup>${selection && html`<col style=${{ width: "2.5rem" }} />`}${shown.map((c) => html`<col style=${{ width: c.width ?? "auto" }} />`)}</colgroup>
+      <colgroup>${selection && html`<col style=${{ width: "2.5rem" }} />`}${widths.map((width) => html`<col style=${{ width }} />`)}</colgroup>
       <thead><tr aria-rowindex="1">${selection && html`<th class="select" scope="col"><input type="checkbox" aria-label="Select all" checked=${everything} onChange=${() => { if (selection) selection.value = everything ? new Set() : new Set(rows.map((row) => row.key)); }} /></th>`}
         ${shown.map((c) => html`<${Head} column=${c} sort=${sort} onSort=${onSort} />`)}</tr></thead>
       <tbody>

@@ -40,13 +40,13 @@ const order = { broken: 0, waiting: 1, working: 2 };
 
 /** @type {import("../ui/table.js").Column<NodeRow>[]} */
 const columns = [
-  { id: "name", title: "Node", cell: (r) => r.name, sort: (r) => r.name, width: "24%" },
+  { id: "name", title: "Node", cell: (r) => r.name, sort: (r) => r.name, width: "22%" },
   { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} />`, sort: (r) => `${order[r.state.name]}${r.state.word}`, width: "14%" },
   { id: "roles", title: "Roles", cell: (r) => r.roles || html`<span class="soft">worker</span>`, sort: (r) => r.roles, width: "14%" },
   { id: "version", title: "Kubelet", cell: (r) => r.version, sort: (r) => r.version, width: "14%" },
-  { id: "system", title: "System", cell: (r) => html`<span title=${short(r.system, 200)}>${short(r.system, 100)}</span>`, sort: (r) => r.system, width: "18%", card: false },
-  { id: "cpu", title: "Cores", cell: (r) => cores(r.cpu), sort: (r) => r.cpu, width: "8%", end: true },
-  { id: "memory", title: "Memory", cell: (r) => bytes(r.memory), sort: (r) => r.memory, width: "10%", end: true },
+  { id: "system", title: "System", cell: (r) => html`<span title=${short(r.system, 200)}>${short(r.system, 100)}</span>`, sort: (r) => r.system, width: "16%", card: false },
+  { id: "cpu", title: "Cores", cell: (r) => cores(r.cpu), sort: (r) => r.cpu, width: "7%", end: true },
+  { id: "memory", title: "Memory", cell: (r) => bytes(r.memory), sort: (r) => r.memory, width: "9%", end: true },
   { id: "age", title: "Age", cell: (r) => html`<${Time} at=${r.created} />`, sort: (r) => r.created, width: "8%" },
 ];
 
