@@ -19,6 +19,7 @@ import { toast } from "../ui/toast.js";
 
 const own = "cluster.drover.dev/"; // labels that the hub sets
 const parallel = 4; // requests at the same time
+const many = 100_000; // comparisons of Clusters with selectors above which there is no preview
 
 /** Whether the user may change labels of a Cluster, or of all in a workspace. @param {string} namespace @param {string} [name] */
 export function mayLabel(namespace, name) {
@@ -37,8 +38,9 @@ const changed = (cluster, change) => Object.entries(change).some(([key, value]) 
 
 const kinds = [["clusterroletemplatebindings", "binding"], ["projects", "Project"], ["plans", "Plan"]];
 
-/** What begins and what ends to apply. @param {any[]} clusters @param {Change} change */
+/** What begins and what ends to apply, or undefined if there is too much to compare. @param {any[]} clusters @param {Change} change */
 function effects(clusters, change) {
+  if (clusters.length * kinds.reduce((n, [kind]) => n + objects(kind).size, 0) > many) return undefined;
   /** @type {Map<string, { begins: number, ends: number }>} */
   const found = new Map();
   for (const cluster of clusters) {
@@ -69,14 +71,14 @@ function Editor({ keys, done, close }) {
   const clusters = keys.map((key) => all.get(key)).filter(Boolean);
   /** @type {Map<string, Map<string, number>>} */
   const labels = new Map(); // values with their number of Clusters, by key
-  for (const cluster of clusters) {
+  for (const cluster of busy > 0 ? [] : clusters) {
     for (const [key, value] of /** @type {[string, string][]} */ (Object.entries(cluster.metadata.labels ?? {}))) {
       const values = labels.get(key) ?? new Map();
       labels.set(key, values.set(value, (values.get(value) ?? 0) + 1));
     }
   }
   const pending = typed.key ? { ...change, [typed.key]: typed.value } : change;
-  const touched = clusters.filter((cluster) => changed(cluster, pending));
+  const touched = busy > 0 ? [] : clusters.filter((cluster) => changed(cluster, pending));
   const known = [...labels.keys()].filter((key) => !key.startsWith(own)).sort();
   const outcome = touched.length > 0 ? effects(touched, pending) : [];
   const set = (/** @type {"key" | "value"} */ field) => (/** @type {any} */ e) => { const { value } = e.target; setTyped((was) => ({ ...was, [field]: value.trim() })); };
@@ -108,14 +110,15 @@ function Editor({ keys, done, close }) {
   };
   return html`<form onSubmit=${submit}><div class="dialog-body">
     ${keys.length > clusters.length && html`<${Note}>${count(keys.length - clusters.length, "selected cluster")} no longer exist.</${Note}>`}
-    ${known.length > 0 && html`<ul class="edit-labels" aria-label="Labels">${known.map((key) => { const values = [...labels.get(key) ?? []]; return html`<li key=${key} class=${change[key] === null ? "removed" : ""}>
+    ${busy === 0 && known.length > 0 && html`<ul class="edit-labels" aria-label="Labels">${known.map((key) => { const values = [...labels.get(key) ?? []]; return html`<li key=${key} class=${change[key] === null ? "removed" : ""}>
       <span class="item-main"><b>${short(key, 120)}</b> <span class="soft">${values.slice(0, 3).map(([value, n]) => (clusters.length > 1 ? `${short(value, 40)} (${n})` : short(value, 63))).join(", ")}${values.length > 3 && " …"}</span></span>
       <button type="button" class="link" aria-label=${`${change[key] === null ? "Keep" : "Remove"} ${key}`} onClick=${() => toggle(key)}>${change[key] === null ? "Keep" : "Remove"}</button></li>`; })}</ul>`}
     ${Object.entries(change).filter(([, value]) => value !== null).map(([key, value]) => html`<p class="edit-added" key=${key}><${Icon} name="plus" /><span class="item-main"><b>${key}</b>=${value}</span><button type="button" class="link" onClick=${() => setChange(({ [key]: _, ...rest }) => rest)}>Undo</button></p>`)}
     <div class="edit-add"><${Field} label="Label" value=${typed.key} list=${known} autofocus onInput=${set("key")} maxlength="317" pattern="([a-z0-9.\\-]+/)?[A-Za-z0-9]([A-Za-z0-9_.\\-]*[A-Za-z0-9])?" title="letters, digits, dashes, dots and underscores, perhaps after a domain and /" />
       <${Field} label="Value" value=${typed.value} onInput=${set("value")} maxlength="63" pattern="([A-Za-z0-9]([A-Za-z0-9_.\\-]*[A-Za-z0-9])?)?" title="letters, digits, dashes, dots and underscores" />
       <button type="button" disabled=${!typed.key} onClick=${add}>Add another</button></div>
-    ${outcome.length > 0 && html`<${Note}><p><b>What this changes</b></p><ul>${outcome.slice(0, 12).map(([name, { begins, ends }]) => html`<li key=${name}>${short(name, 120)} ${[begins && `will apply to ${count(begins, "cluster")}`, ends && `no longer applies to ${count(ends, "cluster")}`].filter(Boolean).join(", and ")}</li>`)}</ul>${outcome.length > 12 && html`<p>And ${outcome.length - 12} more.</p>`}</${Note}>`}
+    ${!outcome && html`<${Note}>Labels decide which bindings, Projects and Plans apply. There are too many to say here what changes.</${Note}>`}
+    ${outcome && outcome.length > 0 && html`<${Note}><p><b>What this changes</b></p><ul>${outcome.slice(0, 12).map(([name, { begins, ends }]) => html`<li key=${name}>${short(name, 120)} ${[begins && `will apply to ${count(begins, "cluster")}`, ends && `no longer applies to ${count(ends, "cluster")}`].filter(Boolean).join(", and ")}</li>`)}</ul>${outcome.length > 12 && html`<p>And ${outcome.length - 12} more.</p>`}</${Note}>`}
     ${failed.slice(0, 5).map(({ key, error }) => html`<${Problem} key=${key} title=${`${key} was not changed.`} error=${error} />`)}${failed.length > 5 && html`<p>And ${failed.length - 5} more.</p>`}</div>
     <${DialogActions}><button type="button" onClick=${close}>Cancel</button><button class="primary" disabled=${busy > 0 || touched.length === 0}>${busy > 0 ? `${busy} left …` : touched.length > 1 || keys.length > 1 ? `Change ${count(touched.length, "cluster")}` : "Save"}</button></${DialogActions}></form>`;
 }
