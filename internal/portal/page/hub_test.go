@@ -24,7 +24,8 @@ import (
 // fleet is a fake hub. It identifies the user and streams the objects of a test. Tests with real hubs are in test/e2e.
 type fleet struct {
 	url  string
-	mu   sync.Mutex // guards all other fields, and writes to conn
+	mux  *http.ServeMux // tests add what their views fetch
+	mu   sync.Mutex     // guards all fields below, and writes to conn
 	conn *websocket.Conn
 	// secret contains each registration Secret, by name.
 	secret map[string]any
@@ -39,8 +40,8 @@ type fleet struct {
 
 func newFleet(t *testing.T, clusters int) *fleet {
 	t.Helper()
-	f := &fleet{}
 	mux := http.NewServeMux()
+	f := &fleet{mux: mux}
 	Register(mux)
 	mux.HandleFunc("GET /v1/whoami", func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer secret" {

@@ -36,6 +36,9 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 // modules is the place in index.html for links to all modules, so that browsers do not discover them one by one.
 const modules = "<!-- modules -->"
 
+// stylesheet consists of all files in style/. Browsers paint nothing before they have it, so it is one file.
+const stylesheet = "style.css"
+
 //go:embed static
 var static embed.FS
 
@@ -77,6 +80,11 @@ func load() map[string]file {
 		if path.Ext(name) == ".js" {
 			links = fmt.Appendf(links, "<link rel=\"modulepreload\" href=%q>\n", name)
 		}
+	}
+	contents[stylesheet] = nil
+	for _, name := range []string{"tokens", "base", "components", "table", "shell", "views"} {
+		contents[stylesheet] = append(contents[stylesheet], contents["style/"+name+".css"]...)
+		delete(contents, "style/"+name+".css")
 	}
 	contents["index.html"] = bytes.Replace(contents["index.html"], []byte(modules), links, 1)
 	files := make(map[string]file, len(contents))

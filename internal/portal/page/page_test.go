@@ -31,7 +31,7 @@ func TestPageLoadsOnlyItsOwnFiles(t *testing.T) {
 	if w := ask("/", ""); w.Code != http.StatusFound || w.Header().Get("Location") != Path {
 		t.Errorf("the root got %d to %q, want a redirect to the page", w.Code, w.Header().Get("Location"))
 	}
-	for path, kind := range map[string]string{"": "text/html", "style/tokens.css": "text/css",
+	for path, kind := range map[string]string{"": "text/html", "style.css": "text/css",
 		"app.js": "text/javascript", "third_party/preact.js": "text/javascript", "core/kinds.js": "text/javascript",
 		"icon.svg": "image/svg+xml", "index.html": "text/html", "third_party/LICENSES.txt": "text/plain"} {
 		w := ask(Path+path, "")

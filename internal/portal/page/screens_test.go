@@ -24,6 +24,9 @@ func screens() []screen {
 		{name: "no-result", hash: "#/clusters?q=nothing-has-this-name"},
 		{name: "cluster", hash: "#/clusters/retail/eu-west-07"},
 		{name: "cluster-broken", hash: "#/clusters/retail/eu-west-03"},
+		{name: "cluster-nodes", hash: "#/clusters/retail/eu-west-07/nodes"},
+		{name: "cluster-events", hash: "#/clusters/retail/eu-west-07/events"},
+		{name: "cluster-waiting", hash: "#/clusters/retail/eu-west-17"},
 		{name: "cluster-access", hash: "#/clusters/retail/eu-west-07/access"},
 		{name: "cluster-connect", hash: "#/clusters/retail/eu-west-07/connect"},
 		{name: "plans", hash: "#/plans"},
@@ -52,6 +55,10 @@ func screens() []screen {
 		{name: "token", hash: "#/account", open: `[...document.querySelectorAll("main button")].find(b => b.textContent === "Create a token")?.click()`},
 		{name: "unknown", hash: "#/no/such/view"},
 		{name: "import", hash: "#/clusters", open: `document.querySelector(".actions .primary").click()`},
+		{name: "selection", hash: "#/clusters",
+			open: `[...document.querySelectorAll("tbody [type=checkbox]:not(:checked)")].slice(0, 3).forEach(e => e.click())`},
+		{name: "labels", hash: "#/clusters/retail/eu-west-07",
+			open: `[...document.querySelectorAll("main .link")].find(e => e.textContent === "Edit labels")?.click()`},
 		{name: "delete", hash: "#/clusters/retail/eu-west-07", open: `document.querySelector("[title=Delete]").click()`},
 		{name: "palette", hash: "#/", open: `document.querySelector(".palette-button").click()`},
 		{name: "user-menu", hash: "#/", open: `document.querySelector(".user").click()`},
@@ -63,6 +70,7 @@ func screens() []screen {
 func TestEveryViewFitsEveryScreen(t *testing.T) {
 	chromium.Find(t)
 	f := newFleet(t, 0)
+	fetched(f)
 	p := chromium.Open(t, true)
 	size := func(width int) {
 		height := map[int]int{1440: 900, 1024: 768, 390: 844}[width]
@@ -127,7 +135,8 @@ func realistic(f *fleet) {
 			status["allocatable"] = map[string]any{"cpu": fmt.Sprint(nodes * 16), "memory": fmt.Sprintf("%dGi", nodes*64)}
 			status["requested"] = map[string]any{"cpu": fmt.Sprintf("%dm", nodes*160*(20+n*13%78)),
 				"memory": fmt.Sprintf("%dGi", nodes*(8+n*11%55))}
-			status["agent"] = map[string]any{"version": "v0.9.2", "image": "registry.example.com/drover/agent:v0.9.2"}
+			status["agent"] = map[string]any{"version": "v0.9.2", "replicas": 2,
+				"image": "registry.example.com/drover/agent:v0.9.2"}
 			troubled(n, status)
 			f.send(map[string]any{"type": "CHANGED", "kind": "clusters", "object": object})
 		}
@@ -166,6 +175,47 @@ func realistic(f *fleet) {
 		f.send(message)
 	}
 	f.send(map[string]any{"type": "BOOKMARK", "resume": "r"})
+}
+
+// fetched lets the hub answer what views fetch.
+func fetched(f *fleet) {
+	event := func(name, workspace, kind, reason, message string, ago time.Duration) any {
+		e := warning(name, reason, message, ago)
+		e["type"] = kind
+		e["metadata"].(map[string]any)["namespace"] = workspace
+		e["involvedObject"].(map[string]any)["namespace"] = workspace
+		return e
+	}
+	lost := "The agent disconnected. It connects again by itself, unless the network prevents it."
+	f.respond("GET /k8s/local/api/v1/events", replies(200, map[string]any{"items": []any{
+		event("eu-north-05", "factory", "Warning", "TunnelLost", lost, 12*time.Minute),
+		event("eu-west-03", "retail", "Warning", "TunnelLost", lost, 12*time.Minute),
+		event("eu-west-17", "retail", "Warning", "IdentityMismatch",
+			"Another cluster has presented the token of this Cluster. Its UID is 4be1.", 31*time.Minute),
+		event("eu-west-12", "payments", "Warning", "ApiServerUnhealthy",
+			"The API server reports these checks as failed: etcd, rbac/bootstrap-roles.", 3*time.Hour),
+		event("ap-south-03", "factory", "Warning", "AgentRolledBack", "The new agent did not become ready.", 4*time.Hour)}}))
+	f.respond("GET /k8s/local/api/v1/namespaces/retail/events", replies(200, map[string]any{"items": []any{
+		event("eu-west-07", "retail", "Normal", "AgentUpdated", "The agent runs v0.9.2 with 2 replicas.", 26*time.Minute),
+		event("eu-west-07", "retail", "Warning", "TunnelLost", lost, 28*time.Minute)}}))
+	var nodes []any
+	for i := range 10 {
+		ready, labels := "True", map[string]any{}
+		if i < 3 {
+			labels["node-role.kubernetes.io/control-plane"] = ""
+		}
+		if i == 6 {
+			ready = "Unknown"
+		}
+		nodes = append(nodes, map[string]any{"spec": map[string]any{"unschedulable": i == 8},
+			"metadata": map[string]any{"name": fmt.Sprintf("eu-west-07-node-%d", i), "labels": labels,
+				"creationTimestamp": time.Now().Add(-90 * 24 * time.Hour).UTC().Format(time.RFC3339)},
+			"status": map[string]any{"allocatable": map[string]any{"cpu": "16", "memory": "64Gi"},
+				"nodeInfo": map[string]any{"kubeletVersion": "v1.36.3", "osImage": "Debian GNU/Linux 13 (trixie)",
+					"architecture": "amd64"},
+				"conditions": []any{map[string]any{"type": "Ready", "status": ready}}}})
+	}
+	f.respond("GET /k8s/clusters/retail/eu-west-07/api/v1/nodes", replies(200, map[string]any{"items": nodes}))
 }
 
 // member returns the object of a Cluster with its usual conditions.

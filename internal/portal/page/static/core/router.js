@@ -34,8 +34,8 @@ addEventListener("hashchange", update);
  * @param {(string | undefined)[]} path @param {Record<string, string | undefined> | URLSearchParams} [query]
  */
 export function href(path, query = {}) {
-  const pairs = query instanceof URLSearchParams ? [...query] : Object.entries(query);
-  const text = new URLSearchParams(/** @type {[string, string][]} */ (pairs.filter(([, value]) => value))).toString();
+  const pairs = (query instanceof URLSearchParams ? [...query] : Object.entries(query)).filter(([, value]) => value);
+  const text = pairs.length > 0 ? new URLSearchParams(/** @type {[string, string][]} */ (pairs)).toString() : "";
   return "#/" + path.filter((part) => part !== undefined).map((part) => encodeURIComponent(/** @type {string} */ (part))).join("/") + (text ? "?" + text : "");
 }
 

@@ -4,6 +4,7 @@
 
 // Facts about the fleet that several views show. Each is computed at most once per frame, from the store.
 
+import { expires } from "../lib/certificate.js";
 import { quantity } from "../lib/quantity.js";
 import { clusterState, condition, planState } from "./states.js";
 import { derived, keyOf, objects } from "./store.js";
@@ -68,10 +69,10 @@ export const fleet = derived(() => {
     states[row.state.name]++;
     nodes.ready += row.nodes?.ready ?? 0;
     nodes.total += row.nodes?.total ?? 0;
-    for (const [sum, one] of [[cpu, row.cpu], [memory, row.memory]]) {
-      sum.used += one.used;
-      sum.total += one.total;
-    }
+    cpu.used += row.cpu.used;
+    cpu.total += row.cpu.total;
+    memory.used += row.memory.used;
+    memory.total += row.memory.total;
     if (row.outdated) outdated++;
   }
   return { total: all.length, states, nodes, cpu, memory, outdated };
@@ -115,3 +116,17 @@ export function bindingsOf(cluster) {
 
 /** All bindings, of clusters and projects. */
 export const bindings = derived(() => [...objects("clusterroletemplatebindings").values(), ...objects("projectroletemplatebindings").values()]);
+
+/** Clusters whose certificate for direct access expires within a month, the first one first. */
+export const certificates = derived(() => clusterRows.value.filter((row) => row.cluster.status?.directAuthority).map((row) => ({ row, at: expiry(row) }))
+  .filter(({ at }) => at > 0 && at < Date.now() + 30 * 86_400_000).sort((a, b) => a.at - b.at));
+
+/** @type {WeakMap<ClusterRow, number>} */
+const expiries = new WeakMap();
+
+/** @param {ClusterRow} row */
+function expiry(row) {
+  let at = expiries.get(row);
+  if (at === undefined) expiries.set(row, at = expires(row.cluster.status.directAuthority));
+  return at;
+}

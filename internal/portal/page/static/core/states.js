@@ -87,14 +87,12 @@ const titles = { // what a condition says when it is good, and when it is not
 
 /** @type {Record<string, string>} */
 const remedies = {
-  AwaitingAgent: "Run the import command in the cluster.",
   TokenExpired: "Ask for a new command: the token was not used in time.",
   TokenUsed: "Put a new token into your Secret, or let the hub create one.",
   TokenInvalid: "Correct the Secret in spec.registration.tokenSecretRef. A token has at least 32 characters.",
-  TunnelLost: "The agent connects again by itself. If it does not, check its pods and its way to the hub.",
-  ApiServerUnhealthy: "Check the cluster’s API server and etcd. The message names the failed checks.",
-  VersionSkew: "Upgrade the agent or the hub, as the message says.",
-  AlreadyImported: "Delete this Cluster, or move the member with kubectl drover.",
+  TunnelLost: "If it stays away, look at its pods, and at the network between the cluster and this hub. In the cluster:",
+  ApiServerUnhealthy: "Look at the logs of the cluster’s API server and etcd.",
+    AlreadyImported: "Delete this Cluster, or move the member with kubectl drover.",
   AgentRolledBack: "The new agent did not become ready. Change spec.agent and look at the agent’s events.",
   AgentNotReady: "Look at the pods of the agent.",
   AgentProfileDiffers: "Apply the manifest again: the agent was installed with another profile.",

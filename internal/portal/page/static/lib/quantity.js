@@ -4,6 +4,8 @@
 
 // Kubernetes' quantities: "1500m" of CPU, "12Gi" of memory.
 
+import { digits } from "./text.js";
+
 /** @type {Record<string, number>} */
 const factors = {
   n: 1e-9, u: 1e-6, m: 1e-3, "": 1, k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15, E: 1e18,
@@ -16,7 +18,7 @@ export function quantity(text) {
   return number ? Number(number) * (factors[unit] ?? 1) || 0 : 0;
 }
 
-const round = (/** @type {number} */ n) => (n >= 100 ? Math.round(n) : Math.round(n * 10) / 10).toLocaleString("en");
+const round = (/** @type {number} */ n) => digits(n >= 100 ? Math.round(n) : Math.round(n * 10) / 10);
 
 /** @param {number} n */
 export const cores = (n) => round(n);

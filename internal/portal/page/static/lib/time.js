@@ -29,8 +29,13 @@ export function age(time, at = Date.now()) {
   return seconds < 0 ? `in ${text}` : text;
 }
 
-/** @param {number | string} time */
-export const exact = (time) => new Date(time).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+/** Returns a time in the zone of the browser: 2026-11-27 10:00:00. @param {number | string} time */
+export function exact(time) {
+  const at = new Date(time);
+  return [at.getFullYear(), at.getMonth() + 1, at.getDate()].map(two).join("-") + " " + [at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":");
+}
+
+const two = (/** @type {number} */ n) => String(n).padStart(2, "0");
 
 /**
  * Shows a time as an age: <${Time} at=${object.metadata.creationTimestamp} ago />.

@@ -4,7 +4,7 @@
 
 // Tables. 10,000 rows are smooth, because only rows in sight are elements. On narrow screens, rows are cards.
 
-import { Pure, classes, html, signal, useCallback, useEffect, useMemo, useRef, useState } from "../lib/html.js";
+import { Pure, classes, html, signal, useCallback, useEffect, useMemo, useRef } from "../lib/html.js";
 import { density, list as stored, store } from "../lib/prefs.js";
 import { go } from "../core/router.js";
 import { Icon } from "./icons.js";
@@ -58,6 +58,11 @@ export function sorted(rows, columns, sort) {
   }).map(([, row]) => row);
 }
 
+function measureRow() {
+  const root = getComputedStyle(document.documentElement);
+  return Math.round((parseFloat(root.getPropertyValue("--row")) || 2.75) * (parseFloat(root.fontSize) || 16));
+}
+
 class Row extends Pure {
   render() {
     const { row, columns, index, to, selected, onSelect, selectable, height } = /** @type {any} */ (this.props);
@@ -86,6 +91,12 @@ export function Table({ id, label, rows, columns, href, sort = "", onSort, selec
   const choice = chosen(id, columns).value;
   const cards = isNarrow.value;
   const shown = useMemo(() => columns.filter((c, i) => i === 0 || choice.includes(c.id)), [columns, choice]);
+  const widths = useMemo(() => {
+    // All columns stay in sight: percentages shrink together when the user has chosen many columns.
+    const sum = shown.reduce((n, c) => n + (c.width?.endsWith("%") ? parseFloat(c.width) : 0), 0);
+    const scale = Math.min(1, (selection ? 95 : 100) / sum);
+    return shown.map((c) => (c.width?.endsWith("%") ? `${parseFloat(c.width) * scale}%` : c.width ?? "auto"));
+  }, [shown, Boolean(selection)]);
   const ordered = useMemo(() => {
     const all = sorted(rows, columns, sort);
     if (!groupOf) return all;
@@ -98,11 +109,9 @@ export function Table({ id, label, rows, columns, href, sort = "", onSort, selec
     }
     return [...groups].sort(([a], [b]) => (a < b ? -1 : 1)).flatMap(([name, members]) => [{ group: name || "–", n: members.length, key: "group " + name }, ...members]);
   }, [rows, columns, sort, groupOf]);
-  const [root] = useState(() => getComputedStyle(document.documentElement));
-  const rem = parseFloat(root.fontSize) || 16;
   const inCards = shown.slice(1).filter((c) => c.card !== false).length;
-  void density.value; // the height of rows depends on it
-  const height = cards ? 60 + Math.ceil(inCards / 2) * 40 : Math.round((parseFloat(root.getPropertyValue("--row")) || 2.75) * rem);
+  const rowHeight = useMemo(measureRow, [density.value, cards]); // not while scrolling: it makes the browser compute styles
+  const height = cards ? 60 + Math.ceil(inCards / 2) * 40 : rowHeight;
   const view = useWindow({ id, rows: ordered.length, height });
   const first = useRef(true);
   useEffect(() => {
@@ -117,12 +126,12 @@ export function Table({ id, label, rows, columns, href, sort = "", onSort, selec
     if (!next.delete(row.key)) next.add(row.key);
     selection.value = next;
   }, [selection]);
-  const everything = keys && rows.length > 0 && rows.every((row) => keys.has(row.key));
+  const everything = useMemo(() => Boolean(keys && rows.length > 0 && rows.every((row) => keys.has(row.key))), [rows, keys]);
   if (rows.length === 0) return empty ?? html`<${Empty} title="Nothing here" />`;
   const columnCount = shown.length + (selection ? 1 : 0);
   return html`<div class=${classes("table-scroll", fixed && "fixed")} ref=${view.ref} role="region" aria-label=${label} tabindex="0">
     <table class=${cards ? "cards" : "grid"} aria-rowcount=${ordered.length + 1} aria-label=${label}>
-      <colgroup>${selection && html`<col style=${{ width: "2.5rem" }} />`}${shown.map((c) => html`<col style=${{ width: c.width ?? "auto" }} />`)}</colgroup>
+      <colgroup>${selection && html`<col style=${{ width: "2.5rem" }} />`}${widths.map((width) => html`<col style=${{ width }} />`)}</colgroup>
       <thead><tr aria-rowindex="1">${selection && html`<th class="select" scope="col"><input type="checkbox" aria-label="Select all" checked=${everything} onChange=${() => { if (selection) selection.value = everything ? new Set() : new Set(rows.map((row) => row.key)); }} /></th>`}
         ${shown.map((c) => html`<${Head} column=${c} sort=${sort} onSort=${onSort} />`)}</tr></thead>
       <tbody>

@@ -4,21 +4,27 @@
 
 // One Cluster: its state, its problems and what to do about them, its Plans, who can reach it, and how.
 
-import { html } from "../lib/html.js";
+import { expires } from "../lib/certificate.js";
+import { html, useState } from "../lib/html.js";
+import { count, short } from "../lib/text.js";
 import { Time } from "../lib/time.js";
-import { drover, remove } from "../core/api.js";
+import { drover, merge, remove } from "../core/api.js";
+import { download, kubeconfig } from "../core/kubeconfig.js";
 import { may } from "../core/rights.js";
 import { go, href } from "../core/router.js";
 import { bindingsOf, clusterRow, within } from "../core/select.js";
-import { explained, planState } from "../core/states.js";
-import { loaded, object, objects } from "../core/store.js";
+import { condition, explained, planState, readyState } from "../core/states.js";
+import { keyOf, loaded, object, objects } from "../core/store.js";
 import { useCommands } from "../shell/commands.js";
-import { confirm } from "../ui/dialog.js";
+import { DialogActions, confirm, openDialog } from "../ui/dialog.js";
 import { Icon, Mark } from "../ui/icons.js";
-import { Card, Command, CopyField, Empty, Facts, Heading, Labels, Loading, Meter, Note, State, Tabs, copy } from "../ui/parts.js";
+import { Card, Command, CopyField, Empty, Facts, Heading, Labels, Loading, Meter, Note, Problem, State, Tabs, copy } from "../ui/parts.js";
 import { Rows } from "../ui/table.js";
 import { toast } from "../ui/toast.js";
+import { EventsOf } from "./events.js";
 import { Joining } from "./import.js";
+import { editLabels, mayLabel } from "./labels.js";
+import { Nodes } from "./nodes.js";
 
 const crumbs = html`<a href=${href(["clusters"])}>Clusters</a>`;
 
@@ -26,30 +32,36 @@ const crumbs = html`<a href=${href(["clusters"])}>Clusters</a>`;
 export function ClusterView({ params: { workspace, name, tab = "summary" } }) {
   const key = `${workspace}/${name}`;
   const cluster = object("clusters", key);
-  const mayDelete = cluster && !cluster.partial && may({ verb: "delete", resource: "clusters", namespace: workspace, name });
+  const known = cluster && !cluster.partial;
+  const mayDelete = known && mayRemove(workspace, name);
+  const mayEdit = known && mayLabel(workspace, name);
   const use = `kubectl drover use ${key} --hub ${location.origin}`;
-  useCommands([{ id: "copy-use", title: `Copy the kubectl command for ${name}`, icon: "terminal", run: () => copy(use, "Command") }], [key]);
+  useCommands([{ id: "copy-use", title: `Copy the kubectl command for ${name}`, icon: "terminal", run: () => copy(use, "Command") },
+    ...(mayEdit ? [{ id: "labels", title: `Edit the labels of ${name}`, icon: "tag", run: () => editLabels([key]) }] : [])], [key, mayEdit]);
   if (!cluster) return html`<div class="view"><${Heading} title=${key} above=${crumbs} />
     ${loaded.value ? html`<${Empty} icon="clusters" title="This Cluster is gone, or you can no longer reach or watch it"><a href=${href(["clusters"])}>All clusters</a></${Empty}>` : html`<${Loading} />`}</div>`;
   const row = clusterRow(cluster);
-  const tabs = cluster.partial ? [{ id: "summary", title: "Summary" }, { id: "connect", title: "Connect" }]
-    : [{ id: "summary", title: "Summary" }, { id: "access", title: "Access", n: bindingsOf(cluster).length }, { id: "connect", title: "Connect" }];
-  const Body = { access: Who, connect: Connect }[tab] ?? Summary;
-  return html`<div class="view"><${Heading} title=${row.name} above=${html`${crumbs} <span aria-hidden="true">/</span> <a href=${href(["clusters"], { q: workspace })}>${workspace}</a>`} beside=${html`<${State} name=${row.state.name} word=${row.state.word} />`}>
+  const tabs = [{ id: "summary", title: "Summary" }, { id: "nodes", title: "Nodes", n: row.nodes?.total },
+    ...(cluster.partial ? [] : [{ id: "access", title: "Access", n: bindingsOf(cluster).length }, { id: "events", title: "Events" }]), { id: "connect", title: "Connect" }];
+  const Body = { nodes: Nodes, access: Who, events: EventsOf, connect: Connect }[tab] ?? Summary;
+  return html`<div class=${tab === "nodes" ? "view fill" : "view"}><${Heading} title=${row.name} above=${html`${crumbs} <span aria-hidden="true">/</span> <a href=${href(["clusters"], { q: workspace })}>${workspace}</a>`} beside=${html`<${State} name=${row.state.name} word=${row.state.word} />`}>
       <a class="button" href=${href(["clusters", workspace, name, "connect"])}><${Icon} name="terminal" />Connect</a>
       ${mayDelete && html`<button type="button" class="icon-button framed" aria-label="Delete the cluster" title="Delete" onClick=${() => askDelete(cluster)}><${Icon} name="trash" /></button>`}</${Heading}>
     <${Tabs} label="Parts of the cluster" tabs=${tabs} current=${tab} path=${["clusters", workspace, name]} />
     <${Body} cluster=${cluster} row=${row} /></div>`;
 }
 
+/** Whether the user may delete a Cluster. Its deletion also needs the right to remove its agent. @param {string} namespace @param {string} name */
+const mayRemove = (namespace, name) => may({ verb: "delete", resource: "clusters", namespace, name }) && may({ verb: "delete", resource: "clusters", subresource: "agent", namespace, name });
+
 /** @param {any} cluster */
-function askDelete(cluster) {
-  const { namespace, name, uid } = cluster.metadata;
-  const stays = cluster.spec?.deletionPolicy === "Orphan";
+function askDelete({ metadata: { namespace, name, uid }, spec }) {
+  if (spec?.deletionProtection) {
+    openDialog(`${name} is protected`, Protected, { namespace, name });
+    return;
+  }
   confirm({
-    title: `Delete the cluster ${name}?`, name, action: "Delete", danger: true,
-    text: html`<p>${stays ? "Drover forgets the cluster. The agent and all delivered objects stay in it." : "Drover uninstalls its agent and removes all that it has delivered to the cluster. Workloads keep running."}</p>
-      <ul><li>Users lose their access through this hub at once.</li><li>Bindings and projects that name it stay, without effect.</li><li>To manage it again, it has to be imported again.</li></ul>`,
+    title: `Delete the cluster ${name}?`, name, action: "Delete", danger: true, text: html`<${Consequences} namespace=${namespace} name=${name} />`,
     run: async () => {
       await remove({ ...drover, resource: "clusters", namespace, name }, uid);
       toast(`${name} is being deleted.`);
@@ -58,33 +70,78 @@ function askDelete(cluster) {
   });
 }
 
+/** What the deletion of a Cluster does. @param {{ namespace: string, name: string }} props */
+function Consequences({ namespace, name }) {
+  const cluster = object("clusters", `${namespace}/${name}`);
+  if (!cluster) return html`<${Note}>The cluster is already gone.</${Note}>`;
+  const [access, projects, plans] = [bindingsOf(cluster).length, within("projects", cluster).length, within("plans", cluster).length];
+  const away = condition(cluster, "Connected")?.status !== "True";
+  const stays = cluster.spec?.deletionPolicy === "Orphan";
+  return html`${stays ? html`<p>Drover <b>forgets</b> the cluster. Its agent and all delivered objects stay in it, because the deletion policy is Orphan.</p>`
+    : html`<p>Drover <b>uninstalls</b> its agent, and removes everything that it has delivered to the cluster. Workloads keep running.</p>
+      ${away && html`<${Note}>The agent is not connected, so nothing is removed from the cluster now. Remove the namespace drover-agent there yourself.</${Note}>`}`}
+    <ul>${access > 0 && html`<li>${count(access, "binding")} ${access === 1 ? "leads" : "lead"} to this cluster. Their users lose their access through this hub at once.</li>`}
+      ${projects > 0 && html`<li>${count(projects, "Project")} ${projects === 1 ? "is" : "are"} no longer delivered to it.</li>`}
+      ${plans > 0 && html`<li>${count(plans, "Plan")} no longer ${plans === 1 ? "includes" : "include"} it.</li>`}
+      <li>Bindings and Projects that name it stay, without effect.</li><li>To manage it again, import it again.</li></ul>`;
+}
+
+/** @param {{ namespace: string, name: string, close: () => void }} props */
+function Protected({ namespace, name, close }) {
+  const [error, setError] = useState(/** @type {any} */ (null));
+  const mayRelease = may({ verb: "patch", resource: "clusters", namespace, name });
+  const release = () => merge({ ...drover, resource: "clusters", namespace, name }, { spec: { deletionProtection: false } })
+    .then(() => { toast(`${name} can be deleted now.`); close(); }, setError);
+  return html`<div class="dialog-body"><p>The setting <code>deletionProtection</code> prevents the deletion of this cluster. If its manifest is in Git, change it there.</p>${error && html`<${Problem} error=${error} />`}</div>
+    <${DialogActions}><button type="button" onClick=${close}>Cancel</button>${mayRelease && html`<button type="button" class="danger" onClick=${release}>Turn the protection off</button>`}</${DialogActions}>`;
+}
+
 /** @param {{ cluster: any, row: import("../core/select.js").ClusterRow }} props */
 function Summary({ cluster, row }) {
   const { status = {} } = cluster;
-  const waits = row.state.reason === "AwaitingAgent" || row.state.reason === "TokenExpired";
+  const joins = !cluster.partial && !cluster.metadata.deletionTimestamp && (condition(cluster, "Registered")?.status !== "True" || row.state.reason === "AwaitingReport");
+  const mayEdit = !cluster.partial && mayLabel(row.workspace, row.name);
   return html`<div class="columns">
     <div class="column wide">
       ${cluster.partial && html`<${Note}>You can reach this Cluster. Its conditions, labels and bindings are visible to users who may watch it on the hub.</${Note}>`}
-      ${waits && !cluster.partial && html`<${Card} title="Connect this cluster"><${Joining} made=${cluster} /></${Card}>`}
-      ${!cluster.partial && html`<${Conditions} object=${cluster} />`}
-      <${PlansOf} cluster=${cluster} /></div>
+      ${joins && html`<${Card} title="Connect this cluster"><${Joining} made=${cluster} /></${Card}>`}
+      ${!cluster.partial && html`<${Conditions} object=${cluster} told=${joins ? row.state.reason : ""} />`}
+      <${PlansOf} cluster=${cluster} />${joins && html`<${EventsOf} cluster=${cluster} />`}</div>
     <div class="column">
       <${Card} title="Facts"><${Facts} pairs=${[
         ["Kubernetes", [status.version, status.distribution].filter(Boolean).join(" ")],
-        ["Nodes", row.nodes && `${row.nodes.ready} of ${row.nodes.total} ready`],
+        ["Nodes", row.nodes && html`<a href=${href(["clusters", row.workspace, row.name, "nodes"])}>${row.nodes.ready} of ${row.nodes.total} ready</a>`],
         ["CPU requested", row.cpu.total > 0 && html`<${Meter} label="CPU requested" ...${row.cpu} unit="cores" />`],
         ["Memory requested", row.memory.total > 0 && html`<${Meter} label="Memory requested" ...${row.memory} unit="bytes" />`],
-        ["Agent", status.agent?.version],
-        ["Image", status.agent?.image && html`<${CopyField} text=${status.agent.image} what="Image" />`],
         ["Last seen", status.lastSeen && html`<${Time} at=${status.lastSeen} ago />`],
         ["Created", row.created && html`<${Time} at=${row.created} ago />`],
-        ["Labels", row.pairs.length > 0 && html`<${Labels} pairs=${row.pairs} />`],
-      ]} /></${Card}></div></div>`;
+        ["On deletion", cluster.spec?.deletionProtection ? "protected" : cluster.spec?.deletionPolicy === "Orphan" && "the agent stays"],
+      ]} /></${Card}>
+      ${status.agent && html`<${AgentCard} cluster=${cluster} />`}
+      ${!cluster.partial && html`<${Card} title="Labels" actions=${mayEdit && html`<button type="button" class="link" onClick=${() => editLabels([row.key])}>Edit labels</button>`}>
+        ${row.pairs.length > 0 ? html`<${Labels} pairs=${row.pairs} />` : html`<p class="soft">No labels. Bindings, Projects and Plans select clusters by their labels.</p>`}</${Card}>`}</div></div>`;
 }
 
-/** Conditions in people's words, problems first and with a remedy. @param {{ object: any, ready?: [string, string] }} props */
-export function Conditions({ object: shown, ready }) {
-  const all = explained(shown, ready);
+/** @param {{ cluster: any }} props */
+function AgentCard({ cluster: { spec = {}, status } }) {
+  const { version, replicas = 0, image, wantedImage, upgrade } = status.agent;
+  const wanted = spec.agent?.replicas ?? (status.nodes?.total === 1 ? 1 : 2);
+  const ends = expires(status.directAuthority);
+  return html`<${Card} title="Agent"><${Facts} pairs=${[
+    ["Version", version],
+    ["Replicas", html`<span class=${replicas < wanted ? "wait" : ""}>${replicas} of ${wanted} connected</span>`],
+    ["Image", image && html`<${CopyField} text=${image} what="Image" />`],
+    ["Will run", wantedImage && html`<${CopyField} text=${wantedImage} what="Image" />`],
+    ["Upgrade", upgrade && html`${upgrade.wave && `Wave ${short(upgrade.wave, 63)}, `}${upgrade.complete ? html`done <${Time} at=${upgrade.complete} ago />` : html`since <${Time} at=${upgrade.since} />`}`],
+    ["Profile", spec.agent?.profile !== "Full" && spec.agent?.profile],
+    ["Certificate", ends > 0 && html`expires <${Time} at=${new Date(ends).toISOString()} />`],
+  ]} /></${Card}>`;
+}
+
+/** Conditions in people's words, problems first and with a remedy. told is a reason that the view tells elsewhere. @param {{ object: any, ready?: [string, string], told?: string }} props */
+export function Conditions({ object: shown, ready, told }) {
+  const all = explained(shown, ready).filter((c) => c.name === "working" || c.reason !== told);
+  if (told && all.length === 0) return null;
   const wrong = all.filter((c) => c.name !== "working");
   const good = all.filter((c) => c.name === "working");
   return html`<${Card} title="Conditions">${all.length === 0 && html`<p class="soft">Drover has not looked at it yet.</p>`}<ul class="conditions" aria-label="Conditions, problems first">${[...wrong, ...good].map((c) => html`
@@ -111,16 +168,28 @@ function PlansOf({ cluster }) {
 /** @param {{ cluster: any }} props */
 function Who({ cluster }) {
   const found = bindingsOf(cluster);
+  const projects = within("projects", cluster);
   return html`<${Card} title="Who can use this cluster">${found.length > 0
     ? html`<${Rows} label="Bindings that you may watch" head=${["Who", "Role", "Where", "Until"]} rows=${found.map(({ binding, where }) => [
       html`${binding.spec.subject.name} <span class="soft">${binding.spec.subject.kind}</span>`, binding.spec.roleTemplateName, where, binding.spec.expiresAt ? html`<${Time} at=${binding.spec.expiresAt} />` : "no end"])} />`
     : html`<p class="soft">No binding that you may watch leads to this cluster.</p>`}
-    <p class="soft">Besides, all who may get clusters/proxy on the hub, as far as the member’s own RBAC lets them.</p></${Card}>`;
+    <p class="soft">Besides, all who may get clusters/proxy on the hub, as far as the member’s own RBAC lets them. <a href=${href(["access", "why"], { cluster: keyOf(cluster) })}>Why can’t I?</a></p></${Card}>
+    <${Card} title="Projects here">${projects.length > 0
+    ? html`<${Rows} label="Projects that reach this cluster" head=${["Project", "State", "Namespaces"]} rows=${projects.map((project) => {
+      const state = readyState(project);
+      return [html`<a href=${href(["projects"], { q: project.metadata.name })}>${project.metadata.name}</a>`, html`<${State} name=${state.name} word=${state.word} title=${short(state.message)} />`, short((project.spec?.namespaces ?? []).join(", "), 300)];
+    })} />` : html`<p class="soft">No Project that you may watch reaches this cluster.</p>`}</${Card}>`;
 }
 
 /** @param {{ cluster: any }} props */
 function Connect({ cluster }) {
-  const key = `${cluster.metadata.namespace}/${cluster.metadata.name}`;
-  return html`<${Card} title="kubectl"><p>With the plugin, which signs you in and renews the token:</p><${Command} text=${`kubectl drover use ${key} --hub ${location.origin}`} />
-    <p>The address of the cluster, for other tools:</p><${Command} text=${`${location.origin}/k8s/clusters/${key}`} what="Address" /></${Card}>`;
+  const { namespace, name } = cluster.metadata;
+  const save = () => {
+    download(kubeconfig(location.origin, namespace, name), `${namespace}-${name}.kubeconfig.yaml`);
+    toast("The kubeconfig is saved.");
+  };
+  return html`<${Card} title="kubectl"><p>With the plugin of kubectl, which signs you in and renews the token:</p><${Command} text=${`kubectl drover use ${namespace}/${name} --hub ${location.origin}`} /></${Card}>
+    <${Card} title="As a kubeconfig"><p>For k9s, Lens, Headlamp and others. It contains no credentials: the plugin kubectl-drover gets tokens. If the certificate of this hub is from a private CA, add <code>certificate-authority</code>, or use the command above.</p>
+      <p><button type="button" onClick=${save}><${Icon} name="download" />Download the kubeconfig</button></p></${Card}>
+    <${Card} title="Address"><p>The address of the cluster’s API, for other clients:</p><${Command} text=${`${location.origin}/k8s/clusters/${namespace}/${name}`} what="Address" /></${Card}>`;
 }

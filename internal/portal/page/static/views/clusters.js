@@ -5,7 +5,7 @@
 // The fleet as a table or as tiles, with search and filters in the address.
 
 import { html, signal, useMemo } from "../lib/html.js";
-import { count } from "../lib/text.js";
+import { count, digits } from "../lib/text.js";
 import { Time } from "../lib/time.js";
 import { may } from "../core/rights.js";
 import { href, param, setQuery } from "../core/router.js";
@@ -14,10 +14,11 @@ import { loaded } from "../core/store.js";
 import { useCommands } from "../shell/commands.js";
 import { Search } from "../ui/form.js";
 import { Icon } from "../ui/icons.js";
-import { Empty, Heading, Labels, Loading, Meter, Segments, State } from "../ui/parts.js";
+import { Empty, Heading, Labels, Loading, Meter, Segments, State, copy } from "../ui/parts.js";
 import { ColumnMenu, Table } from "../ui/table.js";
 import { Tiles } from "../ui/tiles.js";
 import { openImport } from "./import.js";
+import { editLabels, mayLabel } from "./labels.js";
 
 /** @typedef {import("../core/select.js").ClusterRow} ClusterRow */
 
@@ -25,16 +26,16 @@ const order = { broken: 0, waiting: 1, working: 2 };
 
 /** @type {import("../ui/table.js").Column<ClusterRow>[]} */
 const columns = [
-  { id: "name", title: "Name", cell: (r) => r.name, sort: (r) => r.name, width: "11.5rem" },
-  { id: "state", title: "State", cell: (r) => html`<${State} name=${r.state.name} word=${r.state.word} title=${r.state.message.slice(0, 300)} />`, sort: (r) => `${order[r.state.name]}${r.state.word}`, width: "10.75rem" },
-  { id: "workspace", title: "Workspace", cell: (r) => r.workspace, sort: (r) => r.workspace, width: "7.5rem" },
-  { id: "version", title: "Kubernetes", cell: (r) => html`${r.version} <span class="soft">${r.distribution}</span>`, sort: (r) => r.version, width: "10.25rem" },
-  { id: "nodes", title: "Nodes", cell: (r) => (r.nodes ? html`<span class=${r.nodes.ready < r.nodes.total ? "bad" : ""}>${r.nodes.ready === r.nodes.total ? r.nodes.total : `${r.nodes.ready} of ${r.nodes.total}`}</span>` : "–"), sort: (r) => r.nodes?.total ?? "", width: "5.25rem", end: true },
-  { id: "cpu", title: "CPU", cell: (r) => html`<${Meter} label="CPU requested" used=${r.cpu.used} total=${r.cpu.total} unit="cores" compact />`, sort: (r) => (r.cpu.total ? r.cpu.used / r.cpu.total : ""), width: "6.25rem" },
-  { id: "memory", title: "Memory", cell: (r) => html`<${Meter} label="Memory requested" used=${r.memory.used} total=${r.memory.total} unit="bytes" compact />`, sort: (r) => (r.memory.total ? r.memory.used / r.memory.total : ""), width: "6.25rem" },
-  { id: "agent", title: "Agent", cell: (r) => html`${r.agent}${r.outdated && html` <span class="wait">not up to date</span>`}`, sort: (r) => r.agent, width: "8rem", off: true },
-  { id: "labels", title: "Labels", cell: (r) => html`<${Labels} pairs=${r.pairs} most=${1} />`, sort: (r) => r.pairs.join(), width: "9rem", card: false },
-  { id: "age", title: "Age", cell: (r) => html`<${Time} at=${r.created} />`, sort: (r) => r.created, width: "5.5rem", off: true },
+  { id: "name", title: "Name", cell: (r) => r.name, sort: (r) => r.name, width: "23%" },
+  { id: "state", title: "State", cell: (r) => html`<${State} name=${r.state.name} word=${r.state.word} title=${r.state.message.slice(0, 300)} />`, sort: (r) => `${order[r.state.name]}${r.state.word}`, width: "17%" },
+  { id: "workspace", title: "Workspace", cell: (r) => r.workspace, sort: (r) => r.workspace, width: "12%" },
+  { id: "version", title: "Kubernetes", cell: (r) => html`${r.version} <span class="soft">${r.distribution}</span>`, sort: (r) => r.version, width: "17%" },
+  { id: "nodes", title: "Nodes", cell: (r) => (r.nodes ? html`<span class=${r.nodes.ready < r.nodes.total ? "bad" : ""}>${r.nodes.ready === r.nodes.total ? r.nodes.total : `${r.nodes.ready} of ${r.nodes.total}`}</span>` : "–"), sort: (r) => r.nodes?.total ?? "", width: "8%", end: true },
+  { id: "cpu", title: "CPU", cell: (r) => html`<${Meter} label="CPU requested" used=${r.cpu.used} total=${r.cpu.total} unit="cores" compact />`, sort: (r) => (r.cpu.total ? r.cpu.used / r.cpu.total : ""), width: "11%" },
+  { id: "memory", title: "Memory", cell: (r) => html`<${Meter} label="Memory requested" used=${r.memory.used} total=${r.memory.total} unit="bytes" compact />`, sort: (r) => (r.memory.total ? r.memory.used / r.memory.total : ""), width: "11%" },
+  { id: "agent", title: "Agent", cell: (r) => html`${r.agent}${r.outdated && html` <span class="wait">not up to date</span>`}`, sort: (r) => r.agent, width: "14%", off: true },
+  { id: "labels", title: "Labels", cell: (r) => html`<${Labels} pairs=${r.pairs} most=${3} />`, sort: (r) => r.pairs.join(), width: "30%", off: true, card: false },
+  { id: "age", title: "Age", cell: (r) => html`<${Time} at=${r.created} />`, sort: (r) => r.created, width: "8%", off: true },
 ];
 
 const selection = signal(/** @type {Set<string>} */ (new Set()));
@@ -47,6 +48,19 @@ const groupings = { workspace: (r) => r.workspace, state: (r) => r.state.word, v
 function grouping(name) {
   if (name.startsWith("label:")) return (/** @type {ClusterRow} */ r) => r.labels[name.slice(6)] ?? "";
   return groupings[name];
+}
+
+/** What can be done with the selected Clusters. It floats, so that the table does not move. */
+function Selected() {
+  const keys = selection.value;
+  if (keys.size === 0) return null;
+  const spaces = new Set([...keys].map((key) => key.split("/")[0]));
+  const mayEdit = spaces.size <= 20 && [...spaces].every((namespace) => mayLabel(namespace));
+  const clear = () => { selection.value = new Set(); };
+  return html`<div class="selection" role="group" aria-label="Selected clusters"><span role="status">${count(keys.size, "cluster")} selected</span>
+    ${mayEdit && html`<button type="button" onClick=${() => editLabels([...keys], clear)}><${Icon} name="tag" />Edit labels</button>`}
+    <button type="button" onClick=${() => copy([...keys].join("\n"), "Names")}><${Icon} name="copy" />Copy names</button>
+    <button type="button" class="icon-button" aria-label="Clear the selection" onClick=${clear}><${Icon} name="close" /></button></div>`;
 }
 
 export function Clusters() {
@@ -62,7 +76,7 @@ export function Clusters() {
   const everywhere = may({ verb: "create", resource: "clusters" });
   const mayImport = everywhere || (everywhere === false && workspaces.value.slice(0, 20).some((namespace) => may({ verb: "create", resource: "clusters", namespace })));
   useCommands(mayImport ? [{ id: "import", title: "Import a cluster", icon: "plus", run: openImport }] : [], [mayImport]);
-  const found = rows.length === total ? count(total, "cluster") : `${rows.length.toLocaleString("en")} of ${count(total, "cluster")}`;
+  const found = rows.length === total ? count(total, "cluster") : `${digits(rows.length)} of ${count(total, "cluster")}`;
   const nothing = total === 0
     ? html`<${Empty} icon="clusters" title="There are no clusters that you can reach or watch">${mayImport ? "Import the first one with a single command." : "Ask an administrator of a workspace for access."}</${Empty}>`
     : html`<${Empty} title="No cluster has these words"><button type="button" onClick=${() => setQuery({ q: "", state: "" })}>Clear the search</button></${Empty}>`;
@@ -71,7 +85,7 @@ export function Clusters() {
     <div class="toolbar">
       <${Search} label="Search by name, workspace, version, state or label" placeholder="Search: prod v1.36 region=eu" value=${query} onInput=${(/** @type {string} */ q) => setQuery({ q })} />
       <div class="chips" role="group" aria-label="State">${[["", "All", total], ["broken", "Broken", states.broken], ["waiting", "Waiting", states.waiting], ["working", "Working", states.working]].map(([value, label, n]) => html`
-        <button type="button" class=${"chip " + value} aria-pressed=${String(state === value)} onClick=${() => setQuery({ state: String(value) })}>${label} <span class="number">${n.toLocaleString("en")}</span></button>`)}</div>
+        <button type="button" class=${"chip " + value} aria-pressed=${String(state === value)} onClick=${() => setQuery({ state: String(value) })}>${label} <span class="number">${digits(n)}</span></button>`)}</div>
       <label class="inline">Group by <select value=${group} onChange=${(/** @type {any} */ e) => setQuery({ group: e.target.value })}>
         <option value="">nothing</option>${Object.keys(groupings).map((name) => html`<option value=${name}>${name}</option>`)}${keys.map((key) => html`<option value=${"label:" + key}>label ${key}</option>`)}</select></label>
       <span class="spring"></span>
@@ -80,5 +94,5 @@ export function Clusters() {
     </div>
     ${!loaded.value && total === 0 ? html`<${Loading} label="Loading the clusters" />`
       : shape === "tiles" ? html`<${Tiles} id="clusters" label="Clusters" rows=${rows} href=${to} empty=${nothing} />`
-      : html`<${Table} id="clusters" label="Clusters" rows=${rows} columns=${columns} href=${to} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} selection=${selection} groupOf=${groupOf} query=${query + state} empty=${nothing} />`}</div>`;
+      : html`<${Table} id="clusters" label="Clusters" rows=${rows} columns=${columns} href=${to} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} selection=${selection} groupOf=${groupOf} query=${query + state} empty=${nothing} />`}<${Selected} /></div>`;
 }

@@ -5,15 +5,18 @@
 // The dialog that creates a Cluster, shows how to install its agent, and follows it until it is ready.
 
 import { html, useEffect, useState } from "../lib/html.js";
-import { create, drover, registration } from "../core/api.js";
+import { short } from "../lib/text.js";
+import { create, drover, registration, remove } from "../core/api.js";
+import { may } from "../core/rights.js";
 import { href } from "../core/router.js";
 import { workspaces } from "../core/select.js";
-import { clusterState, condition } from "../core/states.js";
+import { clusterState, condition, explained } from "../core/states.js";
 import { object } from "../core/store.js";
 import { DialogActions, openDialog } from "../ui/dialog.js";
 import { Field, nameRules } from "../ui/form.js";
 import { Mark } from "../ui/icons.js";
 import { Command, Loading, Note, Problem } from "../ui/parts.js";
+import { toast } from "../ui/toast.js";
 
 /** Opens the dialog. */
 export const openImport = () => openDialog("Import a cluster", Import, {}, { drawer: true });
@@ -61,8 +64,21 @@ export function Joining({ made }) {
   ];
   const now = steps.findIndex((step) => !step.done);
   return html`<ol class="steps" role="status">${steps.map((step, i) => html`<li class=${step.done ? "done" : i === now ? "now" : ""}><${Mark} name=${step.done ? "working" : "waiting"} />${step.text}</li>`)}</ol>
-    ${state?.name === "broken" && html`<${Note} name="broken"><b>${state.word}.</b> ${state.message}</${Note}>`}
-    ${!joined && html`<${JoinCommand} made=${made} registered=${Boolean(live && condition(live, "Registered"))} />`}`;
+    ${state?.name === "broken" && html`<${Failure} cluster=${live} state=${state} />`}
+    ${!joined && state?.reason !== "TokenExpired" && html`<${JoinCommand} made=${made} registered=${Boolean(live && condition(live, "Registered"))} />`}`;
+}
+
+/** Why an import fails, and what to do. @param {{ cluster: any, state: ReturnType<typeof clusterState> }} props */
+function Failure({ cluster, state }) {
+  const { namespace, name } = cluster.metadata;
+  const [error, setError] = useState(/** @type {any} */ (null));
+  const ref = { resource: "secrets", namespace, name: name + "-registration" };
+  // The hub's policies also require the right to remove the agent.
+  const expired = state.reason === "TokenExpired" && may({ verb: "delete", group: "", ...ref }) && may({ verb: "delete", resource: "clusters", subresource: "agent", namespace, name });
+  const renew = () => remove(ref).then(() => toast("The hub makes a new command."), setError);
+  const [cause] = explained(cluster);
+  return html`<${Note} name="broken"><p><b>${state.word}.</b> ${short(state.message, 2000)}</p>${cause.remedy && html`<p>${cause.remedy}</p>`}${cause.command && html`<${Command} text=${cause.command} />`}
+    ${expired && html`<p><button type="button" onClick=${renew}>Make a new command</button></p>`}</${Note}>${error && html`<${Problem} error=${error} />`}`;
 }
 
 // The command contains a join token, so it is only shown to users who may read the Secret. The hub creates the Secret a

@@ -5,13 +5,14 @@
 // The fleet at one glance: is anything wrong, what is happening now, what needs me.
 
 import { html } from "../lib/html.js";
-import { count, short } from "../lib/text.js";
+import { count, digits, short } from "../lib/text.js";
 import { Time } from "../lib/time.js";
 import { href } from "../core/router.js";
-import { bindings, clusterRows, fleet, planRows, tally } from "../core/select.js";
+import { bindings, certificates, clusterRows, fleet, planRows, tally } from "../core/select.js";
 import { loaded } from "../core/store.js";
 import { Mark } from "../ui/icons.js";
 import { Bar, Card, Empty, Heading, Loading, Meter, State, Waves } from "../ui/parts.js";
+import { RecentEvents } from "./events.js";
 
 /** @type {[import("../core/states.js").StateName, string][]} */
 const words = [["broken", "Broken"], ["waiting", "Waiting"], ["working", "Working"]];
@@ -22,12 +23,13 @@ export function Overview() {
   const verdict = total === 0 ? "No cluster yet" : states.broken > 0 ? `${count(states.broken, "cluster")} broken` : states.waiting > 0 ? "Nothing is broken" : "All clusters work";
   return html`<div class="view"><${Heading} title="Overview" beside=${html`<span class=${"verdict " + (states.broken > 0 ? "broken" : "working")}><${Mark} name=${states.broken > 0 ? "broken" : "working"} />${verdict}</span>`} />
     <div class="figures"><${Card} class="figure-card wide" title="Clusters">
-        <div class="figure-line"><a class="figure" href=${href(["clusters"])}>${total.toLocaleString("en")}</a><ul class="legend">${words.map(([name, word]) => html`<li><a href=${href(["clusters"], { state: name })}><${Mark} name=${name} />${word} <b>${states[name].toLocaleString("en")}</b></a></li>`)}</ul></div>
+        <div class="figure-line"><a class="figure" href=${href(["clusters"])}>${digits(total)}</a><ul class="legend">${words.map(([name, word]) => html`<li><a href=${href(["clusters"], { state: name })}><${Mark} name=${name} />${word} <b>${digits(states[name])}</b></a></li>`)}</ul></div>
         <${Bar} label="Clusters by state" parts=${words.map(([name, word]) => ({ name, word, n: states[name] }))} /></${Card}>
-      <${Figure} title="Nodes" value=${nodes.total.toLocaleString("en")} about=${nodes.ready < nodes.total ? html`<span class="bad">${nodes.total - nodes.ready} not ready</span>` : "all ready"} />
+      <${Figure} title="Nodes" value=${digits(nodes.total)} about=${nodes.ready < nodes.total ? html`<span class="bad">${nodes.total - nodes.ready} not ready</span>` : "all ready"} />
       <${Figure} title="CPU requested" value=${cpu.total ? `${Math.round((cpu.used / cpu.total) * 100)} %` : "–"} about=${html`<${Meter} label="CPU requested" ...${cpu} unit="cores" />`} />
       <${Figure} title="Memory requested" value=${memory.total ? `${Math.round((memory.used / memory.total) * 100)} %` : "–"} about=${html`<${Meter} label="Memory requested" ...${memory} unit="bytes" />`} /></div>
-    <div class="columns even"><div class="column"><${Attention} outdated=${outdated} /></div><div class="column"><${Work} /></div><div class="column"><${Versions} /></div></div></div>`;
+    <div class="columns even"><div class="column"><${Attention} outdated=${outdated} /></div><div class="column"><${Work} /></div><div class="column"><${Versions} /></div></div>
+    <${RecentEvents} show=${4} /></div>`;
 }
 
 /** @param {{ title: string, value: string, about: any }} props */
@@ -36,14 +38,16 @@ const Figure = ({ title, value, about }) => html`<${Card} class="figure-card" ti
 /** @param {{ outdated: number }} props */
 function Attention({ outdated }) {
   const wrong = clusterRows.value.filter((row) => row.state.name === "broken");
-  const shown = wrong.slice(0, 7);
+  const shown = wrong.slice(0, 4);
   const soon = bindings.value.filter((b) => b.spec.expiresAt && Date.parse(b.spec.expiresAt) < Date.now() + 7 * 86_400_000);
-  const calm = wrong.length === 0 && outdated === 0 && soon.length === 0;
+  const certs = certificates.value;
+  const calm = wrong.length + outdated + soon.length + certs.length === 0;
   return html`<${Card} title="Needs attention">${calm ? html`<${Empty} icon="check" title="Nothing needs you" />` : html`<ul class="list">
     ${shown.map((row) => html`<li key=${row.key}><a class="item" href=${href(["clusters", row.workspace, row.name])}><${Mark} name="broken" /><span class="item-main"><strong>${row.name}</strong> <span class="soft">${row.workspace}</span><br />${row.state.word}</span><span class="soft"><${Time} at=${row.state.since} /></span></a></li>`)}
     ${wrong.length > shown.length && html`<li><a class="item more" href=${href(["clusters"], { state: "broken" })}>${count(wrong.length - shown.length, "more broken cluster")}</a></li>`}
     ${outdated > 0 && html`<li><a class="item" href=${href(["clusters"], { sort: "agent" })}><${Mark} name="waiting" /><span class="item-main">${count(outdated, "agent")} not up to date</span></a></li>`}
-    ${soon.length > 0 && html`<li><a class="item" href=${href(["access"])}><${Mark} name="waiting" /><span class="item-main">${count(soon.length, "binding")} expire within a week</span></a></li>`}</ul>`}</${Card}>`;
+    ${soon.length > 0 && html`<li><a class="item" href=${href(["access"])}><${Mark} name="waiting" /><span class="item-main">${count(soon.length, "binding")} ${soon.length === 1 ? "expires" : "expire"} within a week</span></a></li>`}
+    ${certs.slice(0, 1).map(({ row, at }) => html`<li key=${"certificate " + row.key}><a class="item" href=${href(["clusters", row.workspace, row.name])}><${Mark} name=${at < Date.now() ? "broken" : "waiting"} /><span class="item-main"><strong>${row.name}</strong> <span class="soft">${row.workspace}</span><br />The certificate for direct access ${at < Date.now() ? "has expired" : "expires"}${certs.length > 1 && `, and ${certs.length - 1} more`}</span><span class="soft"><${Time} at=${new Date(at).toISOString()} /></span></a></li>`)}</ul>`}</${Card}>`;
 }
 
 function Work() {
@@ -55,7 +59,7 @@ function Work() {
 }
 
 /** @param {{ label: string, list: { key: string, n: number }[], total: number, most?: number }} props */
-const Shares = ({ label, list, total, most = 6 }) => html`<h3>${label}</h3><ul class="shares" aria-label=${label}>${list.slice(0, most).map(({ key, n }) => html`<li><a href=${href(["clusters"], { q: key })}><span class="share-name">${short(key, 40) || "unknown"}</span><span class="bar"><span style=${{ width: `${(n / total) * 100}%` }}></span></span><span class="number">${n.toLocaleString("en")}</span></a></li>`)}</ul>`;
+const Shares = ({ label, list, total, most = 6 }) => html`<h3>${label}</h3><ul class="shares" aria-label=${label}>${list.slice(0, most).map(({ key, n }) => html`<li><a href=${href(["clusters"], { q: key })}><span class="share-name">${short(key, 40) || "unknown"}</span><span class="bar"><span style=${{ width: `${(n / total) * 100}%` }}></span></span><span class="number">${digits(n)}</span></a></li>`)}</ul>`;
 
 function Versions() {
   const rows = clusterRows.value.filter((row) => row.version);

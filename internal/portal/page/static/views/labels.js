@@ -1,0 +1,124 @@
+// @ts-check
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The dialog that changes labels of Clusters: of one, or of a selection. Labels decide which bindings, Projects and Plans
+// apply to a Cluster, so the dialog shows what a change would do.
+
+import { html, useState } from "../lib/html.js";
+import { count, short } from "../lib/text.js";
+import { drover, merge } from "../core/api.js";
+import { may } from "../core/rights.js";
+import { targets } from "../core/select.js";
+import { keyOf, objects } from "../core/store.js";
+import { DialogActions, openDialog } from "../ui/dialog.js";
+import { Field } from "../ui/form.js";
+import { Icon } from "../ui/icons.js";
+import { Note, Problem } from "../ui/parts.js";
+import { toast } from "../ui/toast.js";
+
+const own = "cluster.drover.dev/"; // labels that the hub sets
+const parallel = 4; // requests at the same time
+const many = 100_000; // comparisons of Clusters with selectors above which there is no preview
+
+/** Whether the user may change labels of a Cluster, or of all in a workspace. @param {string} namespace @param {string} [name] */
+export function mayLabel(namespace, name) {
+  const patch = may({ verb: "patch", resource: "clusters", namespace, name });
+  const labels = may({ verb: "update", resource: "clusters", subresource: "labels", namespace, name });
+  return patch && labels;
+}
+
+/** Opens the dialog. @param {string[]} keys of Clusters @param {() => void} [done] */
+export const editLabels = (keys, done) => openDialog(keys.length === 1 ? `Labels of ${keys[0].split("/")[1]}` : `Labels of ${count(keys.length, "cluster")}`, Editor, { keys, done }, { drawer: true });
+
+/** @typedef {Record<string, string | null>} Change the new value of each label, or null to remove it */
+
+/** @param {any} cluster @param {Change} change */
+const changed = (cluster, change) => Object.entries(change).some(([key, value]) => (cluster.metadata.labels?.[key] ?? null) !== value);
+
+const kinds = [["clusterroletemplatebindings", "binding"], ["projects", "Project"], ["plans", "Plan"]];
+
+/** What begins and what ends to apply, or undefined if there is too much to compare. @param {any[]} clusters @param {Change} change */
+function effects(clusters, change) {
+  if (clusters.length * kinds.reduce((n, [kind]) => n + objects(kind).size, 0) > many) return undefined;
+  /** @type {Map<string, { begins: number, ends: number }>} */
+  const found = new Map();
+  for (const cluster of clusters) {
+    const labels = Object.fromEntries(Object.entries({ ...cluster.metadata.labels, ...change }).filter(([, value]) => value !== null));
+    const next = { metadata: { ...cluster.metadata, labels } };
+    for (const [kind, word] of kinds) {
+      for (const each of objects(kind).values()) {
+        if (each.metadata.namespace !== cluster.metadata.namespace) continue;
+        const [was, will] = [targets(each.spec ?? {}, cluster), targets(each.spec ?? {}, next)];
+        if (was === will) continue;
+        const name = `${word} ${each.metadata.name}`;
+        const entry = found.get(name) ?? { begins: 0, ends: 0 };
+        entry[will ? "begins" : "ends"]++;
+        found.set(name, entry);
+      }
+    }
+  }
+  return [...found];
+}
+
+/** @param {{ keys: string[], done?: () => void, close: () => void }} props */
+function Editor({ keys, done, close }) {
+  const [change, setChange] = useState(/** @type {Change} */ ({}));
+  const [typed, setTyped] = useState({ key: "", value: "" });
+  const [busy, setBusy] = useState(0);
+  const [failed, setFailed] = useState(/** @type {{ key: string, error: any }[]} */ ([]));
+  const all = objects("clusters");
+  const clusters = keys.map((key) => all.get(key)).filter(Boolean);
+  /** @type {Map<string, Map<string, number>>} */
+  const labels = new Map(); // values with their number of Clusters, by key
+  for (const cluster of busy > 0 ? [] : clusters) {
+    for (const [key, value] of /** @type {[string, string][]} */ (Object.entries(cluster.metadata.labels ?? {}))) {
+      const values = labels.get(key) ?? new Map();
+      labels.set(key, values.set(value, (values.get(value) ?? 0) + 1));
+    }
+  }
+  const pending = typed.key ? { ...change, [typed.key]: typed.value } : change;
+  const touched = busy > 0 ? [] : clusters.filter((cluster) => changed(cluster, pending));
+  const known = [...labels.keys()].filter((key) => !key.startsWith(own)).sort();
+  const outcome = touched.length > 0 ? effects(touched, pending) : [];
+  const set = (/** @type {"key" | "value"} */ field) => (/** @type {any} */ e) => { const { value } = e.target; setTyped((was) => ({ ...was, [field]: value.trim() })); };
+  const add = () => { if (typed.key) { setChange(pending); setTyped({ key: "", value: "" }); } };
+  const toggle = (/** @type {string} */ key) => setChange((was) => {
+    const { [key]: now, ...rest } = was;
+    return now === null ? rest : { ...rest, [key]: null };
+  });
+  const submit = async (/** @type {Event} */ event) => {
+    event.preventDefault();
+    const work = touched.map((cluster) => cluster.metadata);
+    setBusy(work.length);
+    /** @type {typeof failed} */
+    const problems = [];
+    const next = async () => {
+      for (let one = work.shift(); one; one = work.shift()) {
+        const { namespace, name } = one;
+        await merge({ ...drover, resource: "clusters", namespace, name }, { metadata: { labels: pending } }).catch((error) => problems.push({ key: keyOf({ metadata: one }), error }));
+        setBusy((left) => Math.max(1, left - 1));
+      }
+    };
+    await Promise.all(Array.from({ length: parallel }, next));
+    setBusy(0);
+    setFailed(problems);
+    if (problems.length > 0) return;
+    toast(`Labels of ${count(touched.length, "cluster")} changed.`);
+    done?.();
+    close();
+  };
+  return html`<form onSubmit=${submit}><div class="dialog-body">
+    ${keys.length > clusters.length && html`<${Note}>${count(keys.length - clusters.length, "selected cluster")} no longer exist.</${Note}>`}
+    ${busy === 0 && known.length > 0 && html`<ul class="edit-labels" aria-label="Labels">${known.map((key) => { const values = [...labels.get(key) ?? []]; return html`<li key=${key} class=${change[key] === null ? "removed" : ""}>
+      <span class="item-main"><b>${short(key, 120)}</b> <span class="soft">${values.slice(0, 3).map(([value, n]) => (clusters.length > 1 ? `${short(value, 40)} (${n})` : short(value, 63))).join(", ")}${values.length > 3 && " …"}</span></span>
+      <button type="button" class="link" aria-label=${`${change[key] === null ? "Keep" : "Remove"} ${key}`} onClick=${() => toggle(key)}>${change[key] === null ? "Keep" : "Remove"}</button></li>`; })}</ul>`}
+    ${Object.entries(change).filter(([, value]) => value !== null).map(([key, value]) => html`<p class="edit-added" key=${key}><${Icon} name="plus" /><span class="item-main"><b>${key}</b>=${value}</span><button type="button" class="link" onClick=${() => setChange(({ [key]: _, ...rest }) => rest)}>Undo</button></p>`)}
+    <div class="edit-add"><${Field} label="Label" value=${typed.key} list=${known} autofocus onInput=${set("key")} maxlength="317" pattern="([a-z0-9.\\-]+/)?[A-Za-z0-9]([A-Za-z0-9_.\\-]*[A-Za-z0-9])?" title="letters, digits, dashes, dots and underscores, perhaps after a domain and /" />
+      <${Field} label="Value" value=${typed.value} onInput=${set("value")} maxlength="63" pattern="([A-Za-z0-9]([A-Za-z0-9_.\\-]*[A-Za-z0-9])?)?" title="letters, digits, dashes, dots and underscores" />
+      <button type="button" disabled=${!typed.key} onClick=${add}>Add another</button></div>
+    ${!outcome && html`<${Note}>Labels decide which bindings, Projects and Plans apply. There are too many to say here what changes.</${Note}>`}
+    ${outcome && outcome.length > 0 && html`<${Note}><p><b>What this changes</b></p><ul>${outcome.slice(0, 12).map(([name, { begins, ends }]) => html`<li key=${name}>${short(name, 120)} ${[begins && `will apply to ${count(begins, "cluster")}`, ends && `no longer applies to ${count(ends, "cluster")}`].filter(Boolean).join(", and ")}</li>`)}</ul>${outcome.length > 12 && html`<p>And ${outcome.length - 12} more.</p>`}</${Note}>`}
+    ${failed.slice(0, 5).map(({ key, error }) => html`<${Problem} key=${key} title=${`${key} was not changed.`} error=${error} />`)}${failed.length > 5 && html`<p>And ${failed.length - 5} more.</p>`}</div>
+    <${DialogActions}><button type="button" onClick=${close}>Cancel</button><button class="primary" disabled=${busy > 0 || touched.length === 0}>${busy > 0 ? `${busy} left …` : touched.length > 1 || keys.length > 1 ? `Change ${count(touched.length, "cluster")}` : "Save"}</button></${DialogActions}></form>`;
+}
