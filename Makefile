@@ -159,11 +159,10 @@ bench-plans: ## Measure Plans: the time that the agent adds to a node, and the c
 drill: ## Restore a hub's etcd from a backup with 100 simulated members, check that nothing runs that should not, and write docs/bench/restore.md.
 	DROVER_DRILL_PAGE=$(CURDIR)/docs/bench/restore.md $(gotest) -count=1 -run '^TestARestoreWith100Members$$' ./test/e2e -v
 
-.PHONY: install
+.PHONY: install uninstall
 install: ## Install only the CRDs into kubectl's current cluster.
 	hack/deploy.sh install
 
-.PHONY: uninstall
 uninstall: ## Remove the CRDs. This is refused while objects would be stranded. FORCE=1 deletes them first.
 	hack/deploy.sh uninstall
 
