@@ -73,9 +73,11 @@ test-long: ## Run the long tests, in which whole systems fail, restart and are u
 	-go run ./hack/labctl gitops # tests without what it builds skip
 	DROVER_GITOPS_TRANSCRIPTS=$(CURDIR)/$(stories) $(gotest) -timeout 60m -run '$(long)' $(longpackages)
 
-.PHONY: test-release
+.PHONY: test-release test-trial
 test-release: ## Test the files of a release: images, installer, chart, plugin, offline bundle. The first run compiles Helm, a registry and a control plane (minutes). The test without a network requires root on Linux.
 	cd hack/release && $(gotest) ./...
+test-trial: ## Try the offline bundle of "make release" as its first user, on real nodes without a network. Requires root on Linux.
+	hack/release/trial.sh dist/drover-$(VERSION)-offline.tar
 
 .PHONY: test-helm
 test-helm: ## Install, upgrade and remove the chart with the helm command. The first run compiles it (minutes).
@@ -166,11 +168,10 @@ install: ## Install only the CRDs into kubectl's current cluster.
 uninstall: ## Remove the CRDs. This is refused while objects would be stranded. FORCE=1 deletes them first.
 	hack/deploy.sh uninstall
 
-.PHONY: deploy
+.PHONY: deploy undeploy
 deploy: ## Install the hub: make deploy IMG=registry/drover:v1 URL=https://hub.example.com
 	hack/deploy.sh deploy
 
-.PHONY: undeploy
 undeploy: ## Remove the hub, with its provisioner: PROVISION. This is refused while objects would be stranded. FORCE=1 deletes them first.
 	hack/deploy.sh undeploy
 

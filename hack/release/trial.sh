@@ -6,15 +6,16 @@
 #
 #   hack/release/trial.sh dist/drover-v0.1.0-offline.tar [COMMANDS]
 #
-# The commands are those of the bundle's README, or of a file, and then a pod in the team's namespace. The user has the bundle, a shell, kubectl, a browser, a
-# registry and two clusters with real nodes, in network namespaces from which no other machine can be reached. It
-# requires root on Linux and the packages of docs/lab/README.md.
+# The commands are the commands of the bundle's README, or of a file. Then Alice signs in on her own computer, and runs a
+# pod in the team's namespace. The user has the bundle, a shell, kubectl, a browser, a registry, and two clusters with
+# real nodes, in network namespaces from which no other machine can be reached. It requires root on Linux and the
+# packages of docs/lab/README.md.
+#
+# It fails if the first member takes longer than READY seconds from the start, or everything longer than LIMIT seconds.
 set -euo pipefail
 
 # The user's computer is in the network of the nodes, and the registry is at the bridge.
 readonly registry=10.90.0.1:5443 hub=10.90.0.10:30443
-# limit is how long the user may take until the namespace is used, in seconds; ready, until the member is ready.
-readonly limit=${LIMIT:-600} ready=${READY:-300}
 
 die() {
 	printf 'trial: %s\n' "$*" >&2
@@ -24,8 +25,8 @@ die() {
 # prepare builds what the environment consists of, while the network is still there.
 prepare() {
 	[[ -f ${1:-} ]] || die "usage: hack/release/trial.sh BUNDLE [COMMANDS]"
-	local bundle commands=''
-	bundle=$(realpath "$1")
+	local self bundle commands=''
+	self=$(realpath "$0") bundle=$(realpath "$1")
 	[[ -z ${2:-} ]] || commands=$(realpath "$2")
 	cd "$(dirname "$0")/../.."
 	work=$(mktemp -d)
@@ -35,10 +36,9 @@ prepare() {
 	go build -o "$work/labctl" ./hack/labctl
 	go build -C test/registry -o "$work/registry" .
 	"$work/labctl" check
-	"$work/labctl" build etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl >"$work/programs"
-	local kubectl name
-	kubectl=$(tail -n 1 "$work/programs")
-	ln -s "$kubectl" "$work/user/tools/kubectl"
+	local programs name
+	programs=$("$work/labctl" build etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl)
+	ln -s "$(tail -n 1 <<<"$programs")" "$work/user/tools/kubectl"
 	# What docs/operations/offline.md requires.
 	for name in sh tar gzip awk cat chmod cp cut dirname grep ln mkdir mktemp mv rm sha256sum tr uname; do
 		ln -s "$(command -v "$name")" "$work/user/tools/$name"
@@ -49,16 +49,22 @@ prepare() {
 		if [[ -n $commands ]]; then
 			cat "$commands"
 		else
-			tar -xOf "$bundle" "$name/README.md" | awk '/^```/ { within = !done && /^```sh$/; done = done || within; next } within'
+			tar -xOf "$bundle" "$name/README.md" |
+				awk '/^```/ { within = !done && /^```sh$/; done = done || within; next } within'
 		fi
 		name=${name#drover-}
 		cat <<-END
-			kubectl -n web run hello --image=registry.example.com/platform/drover:${name%-offline} --restart=Never --command -- /manager --help
+			mkdir ../alice && cp kubectl-drover hub-ca.crt ../alice && cd ../alice && export HOME=\$PWD PATH=\$PWD:\$PATH
+			kubectl drover login https://drover.example.com:30443 --ca hub-ca.crt
+			kubectl drover use prod-eu
+			kubectl auth whoami
+			kubectl -n web run hello --image=registry.example.com/platform/drover:${name%-offline} --restart=Never \\
+			  --command -- /manager --help
 			kubectl -n web wait --for=jsonpath='{.status.phase}'=Succeeded pod/hello --timeout=2m
 			kubectl -n web logs hello --tail=3
 		END
 	} >"$work/commands"
-	unshare --net -- "$0" inside "$work"
+	unshare --net -- "$self" inside "$work"
 }
 
 # inside runs in a network namespace of its own.
@@ -111,24 +117,26 @@ start_lab() {
 
 # write_kubeconfig gives the user two contexts with all rights, as README.md names them. The hub is the current one.
 write_kubeconfig() {
-	local files="$work/lab/hub.kubeconfig:$work/lab/member.kubeconfig" kubectl="$work/user/tools/kubectl"
+	local kubectl=$work/user/tools/kubectl config=$work/user/.kube/config
 	mkdir -p "$work/user/.kube"
-	KUBECONFIG=$files "$kubectl" config view --flatten | sed 's|https://127.0.0.1:|https://10.90.0.1:|' >"$work/user/.kube/config"
-	KUBECONFIG="$work/user/.kube/config" "$kubectl" config rename-context member prod-eu-admin >/dev/null
-	KUBECONFIG="$work/user/.kube/config" "$kubectl" config use-context hub >/dev/null
+	KUBECONFIG="$work/lab/hub.kubeconfig:$work/lab/member.kubeconfig" "$kubectl" config view --flatten |
+		sed 's|https://127.0.0.1:|https://10.90.0.1:|' >"$config"
+	"$kubectl" --kubeconfig "$config" config rename-context member prod-eu-admin >/dev/null
+	"$kubectl" --kubeconfig "$config" config use-context hub >/dev/null
 }
 
 # write_browser writes a browser that trusts the hub and types the password that the screen shows.
 write_browser() {
 	cat >"$work/user/tools/xdg-open" <<-'END'
 		#!/bin/bash
+		cd "$(dirname "$0")/.."
 		PATH=/usr/bin:/bin
-		cd "$HOME"
 		origin=$(sed -E 's|^(https://[^/]+).*|\1|' <<<"$1")
-		browse() { curl -sS --cacert "$(find . -name hub-ca.crt | head -n 1)" --cookie jar --cookie-jar jar "$@"; }
+		ca=$(find . -name hub-ca.crt | head -n 1)
+		browse() { curl -sS --cacert "$ca" --cookie jar --cookie-jar jar "$@"; }
 		request=$(browse "$1" | sed -n 's/.*name="request" value="\([^"]*\)".*/\1/p')
 		browse --location --header "Origin: $origin" --data-urlencode "request=$request" --data-urlencode user=alice \
-			--data-urlencode "password=$(sed -n '/^\$ .*user create/{n;p;}' screen | tail -n 1)" \
+			--data-urlencode "password=$(sed -n '/shown only once:$/{n;p;}' screen)" \
 			--output page.html --write-out 'the browser ends at %{url_effective}: %{http_code}\n' "$origin/v1/auth/login" |
 			sed 's/?.*:/:/' >>browser.log 2>&1
 	END
@@ -138,8 +146,9 @@ write_browser() {
 # user types the commands at a computer in the network of the nodes.
 user() {
 	cp "$work/commands" "$work/user/.commands"
-	sed -i -e ':a' -e '/\\$/{N;s/\\\n *//;ba' -e '}' -e "s|registry\.example\.com|$registry|g" -e 's| ca\.pem| ../ca.pem|' \
-		-e "s|drover\.example\.com:30443|$hub|g" -e "s|drover\.example\.com|$hub|g" "$work/user/.commands"
+	sed -i -e ':a' -e '/\\$/{N;s/\\\n *//;ba' -e '}' \
+		-e "s|registry\.example\.com|$registry|g" -e 's| ca\.pem| ../ca.pem|' \
+		-e "s|drover\.example\.com:30443|$hub|g" "$work/user/.commands"
 	cat >"$work/user/.type" <<-'END'
 		cd "$HOME"
 		exec > >(/usr/bin/tee -a "$HOME/screen") 2>&1
@@ -154,16 +163,17 @@ user() {
 			took=$(((end - start) / 100000)) at=$(((end - began) / 1000000))
 			printf '# %d.%d s; %d:%02d since the start\n' $((took / 10)) $((took % 10)) $((at / 60)) $((at % 60))
 			[[ $failed == 0 ]] || exit "$failed"
-			[[ $command != *"drover import"* || $at -le $READY ]] || echo "# too late: the limit is $READY s"
-		done 3<"$HOME/.commands"
-		[[ $at -le $LIMIT ]] || { echo "# too late: the limit is $LIMIT s"; exit 1; }
+			limit=$LIMIT
+			[[ $command != *"drover import"* ]] || limit=$READY
+			[[ $at -le $limit ]] || { echo "too late: the limit is $limit s"; exit 1; }
+		done 3<.commands
 	END
 	local relay
 	relay=$(<"$work/lab/pids/relay.pid")
 	(cd "$work/user" && nsenter --net="/proc/$relay/ns/net" env -i HOME="$work/user" PATH="$work/user/tools" TERM=dumb \
-		LIMIT="$limit" READY="$ready" ${DEBUG:+DEBUG="$DEBUG"} /bin/bash .type) || {
-		cat "$work/user/browser.log" 2>/dev/null
-		die "the user gives up"
+		LIMIT="${LIMIT:-600}" READY="${READY:-300}" /bin/bash .type) || {
+		cat "$work/user/browser.log" >&2 2>/dev/null || true
+		die "the user did not reach the end"
 	}
 }
 

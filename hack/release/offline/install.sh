@@ -57,7 +57,8 @@ platform() {
 }
 
 read_flags() {
-	registry='' ca='' plain='' url='' sign_in='' context='' output='' push_only='' wait=yes plugin_dir='' node_port='' balancer=''
+	registry='' ca='' plain='' url='' node_port='' balancer='' sign_in='' context=''
+	output='' push_only='' wait=yes plugin_dir=''
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--plain-http) plain=yes ;;
@@ -173,7 +174,8 @@ render() {
 			print
 		}' "$here/install.yaml" >"$work/install.yaml"
 	[ -z "$sign_in" ] || grep -qF 'signIn: {issuer: ' "$work/install.yaml" || die "install.yaml of this bundle has no configuration of the manager"
-	[ -z "$type" ] || grep -qxF "  type: $type" "$work/install.yaml" || die "install.yaml of this bundle has no Service drover"
+	[ -z "$type" ] || grep -qxF "  type: $type" "$work/install.yaml" ||
+		die "install.yaml of this bundle has no Service drover"
 	grep -qF "image: $pushed" "$work/install.yaml" || die "install.yaml of this bundle does not have the image $image"
 }
 
@@ -191,6 +193,9 @@ definitions() {
 		END { flush() }' "$work/install.yaml"
 }
 
+# apply applies a file, and prints warnings and errors only: a hundred objects would hide them.
+apply() { kube apply --server-side --force-conflicts -f "$1" >"$work/applied"; }
+
 install_hub() {
 	render
 	if [ -n "$output" ]; then
@@ -201,9 +206,10 @@ install_hub() {
 	fi
 	say "installing Drover $version"
 	definitions >"$work/crds.yaml"
-	kube apply --server-side --force-conflicts -f "$work/crds.yaml" || die "the CRDs were not installed"
+	apply "$work/crds.yaml" || die "the CRDs were not installed"
 	kube wait --for=condition=Established --timeout=60s -f "$work/crds.yaml" >/dev/null || die "the API server does not serve the CRDs"
-	kube apply --server-side --force-conflicts -f "$work/install.yaml" || die "Drover was not installed completely: repeat the command when the cause is gone"
+	apply "$work/install.yaml" || die "Drover was not installed completely: repeat the command when the cause is gone"
+	say "applied $(grep -c . "$work/applied") objects"
 	[ -n "$wait" ] || return 0
 	say "waiting until the manager runs"
 	kube --namespace drover-system rollout status deployment/drover-manager --timeout=5m || die "the manager does not run.
@@ -232,7 +238,8 @@ install_plugin() {
 
 # next_steps prints the steps that follow an installation.
 next_steps() {
-	[ -n "$type" ] || say "${url%%,*} must lead to port 443 of the Service drover in drover-system: see docs/operations/exposing.md"
+	[ -n "$type" ] || say "make ${url%%,*} lead to port 443 of the Service drover in drover-system:
+  docs/operations/exposing.md has several ways"
 	say "next: import a cluster with these commands, and continue with README.md
   kubectl${context:+ --context=$context} create namespace team-a
   kubectl drover${context:+ --context=$context} import NAME -w team-a --to-context CONTEXT"
