@@ -230,9 +230,10 @@ install_plugin() {
 	mv -f "$plugin_dir/.kubectl-drover.new" "$plugin_dir/kubectl-drover"
 	ln -sf kubectl-drover "$plugin_dir/kubectl_complete-drover"
 	say "installed the kubectl plugin into $plugin_dir"
+	folder=$(CDPATH='' cd -- "$plugin_dir" && pwd)
 	case :$PATH: in
-	*":$plugin_dir:"*) ;;
-	*) say "kubectl finds it after: export PATH=$(CDPATH='' cd -- "$plugin_dir" && pwd):\$PATH" ;;
+	*":$folder:"*) ;;
+	*) say "kubectl finds it after: export PATH=$folder:\$PATH" ;;
 	esac
 }
 
