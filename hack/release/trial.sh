@@ -6,8 +6,8 @@
 #
 #   hack/release/trial.sh dist/drover-v0.1.0-offline.tar [COMMANDS]
 #
-# The commands are the commands of the bundle's README, or of a file. Then Alice signs in on her own computer, and runs a
-# pod in the team's namespace. The user has the bundle, a shell, kubectl, a browser, a registry, and two clusters with
+# The commands are the commands of the bundle's README, or of a file. Then Alice signs in on her own computer, and runs
+# a pod in the team's namespace. The user has the bundle, a shell, kubectl, a browser, a registry, and two clusters with
 # real nodes, in network namespaces from which no other machine can be reached. It requires root on Linux and the
 # packages of docs/lab/README.md.
 #

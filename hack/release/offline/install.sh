@@ -136,8 +136,9 @@ push_image() {
 	say "the registry has $pushed"
 }
 
-# render writes the manifests with the image in the registry, the address of the hub, its exposed port, and the issuer if
-# users sign in. The name of the ConfigMap contains a hash of these settings, so that changed settings restart the manager.
+# render writes the manifests with the image in the registry, the address of the hub, its exposed port, and the issuer
+# if users sign in. The name of the ConfigMap contains a hash of these settings, so that changed settings restart the
+# manager.
 render() {
 	issuer=''
 	[ -z "$sign_in" ] || issuer=${url%%,*}
