@@ -73,9 +73,11 @@ test-long: ## Run the long tests, in which whole systems fail, restart and are u
 	-go run ./hack/labctl gitops # tests without what it builds skip
 	DROVER_GITOPS_TRANSCRIPTS=$(CURDIR)/$(stories) $(gotest) -timeout 60m -run '$(long)' $(longpackages)
 
-.PHONY: test-release
+.PHONY: test-release test-trial
 test-release: ## Test the files of a release: images, installer, chart, plugin, offline bundle. The first run compiles Helm, a registry and a control plane (minutes). The test without a network requires root on Linux.
 	cd hack/release && $(gotest) ./...
+test-trial: ## Try the offline bundle of "make release" as its first user, on real nodes without a network. Requires root on Linux.
+	hack/release/trial.sh dist/drover-$(VERSION)-offline.tar
 
 .PHONY: test-helm
 test-helm: ## Install, upgrade and remove the chart with the helm command. The first run compiles it (minutes).
@@ -159,19 +161,17 @@ bench-plans: ## Measure Plans: the time that the agent adds to a node, and the c
 drill: ## Restore a hub's etcd from a backup with 100 simulated members, check that nothing runs that should not, and write docs/bench/restore.md.
 	DROVER_DRILL_PAGE=$(CURDIR)/docs/bench/restore.md $(gotest) -count=1 -run '^TestARestoreWith100Members$$' ./test/e2e -v
 
-.PHONY: install
+.PHONY: install uninstall
 install: ## Install only the CRDs into kubectl's current cluster.
 	hack/deploy.sh install
 
-.PHONY: uninstall
 uninstall: ## Remove the CRDs. This is refused while objects would be stranded. FORCE=1 deletes them first.
 	hack/deploy.sh uninstall
 
-.PHONY: deploy
+.PHONY: deploy undeploy
 deploy: ## Install the hub: make deploy IMG=registry/drover:v1 URL=https://hub.example.com
 	hack/deploy.sh deploy
 
-.PHONY: undeploy
 undeploy: ## Remove the hub, with its provisioner: PROVISION. This is refused while objects would be stranded. FORCE=1 deletes them first.
 	hack/deploy.sh undeploy
 

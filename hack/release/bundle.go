@@ -77,8 +77,8 @@ func (r release) checkInstaller() error {
 	return nil
 }
 
-// copyToBundle copies the files that other steps have written. It omits the image archives for single platforms,
-// because drover.tar contains the images for all platforms.
+// copyToBundle copies the documentation and the files that other steps have written. An archive for each platform of
+// the image is left out, because drover.tar has all of them.
 func (r release) copyToBundle(dir string) error {
 	sboms, err := filepath.Glob(filepath.Join(r.dist, "images", "*.cdx.json"))
 	if err != nil {
@@ -97,6 +97,9 @@ func (r release) copyToBundle(dir string) error {
 		if err := os.CopyFS(filepath.Join(dir, folder), os.DirFS(filepath.Join(r.dist, folder))); err != nil {
 			return fmt.Errorf("copy dist/%s: %w", folder, err)
 		}
+	}
+	if err := os.CopyFS(filepath.Join(dir, "docs"), os.DirFS(filepath.Join(r.root, "docs"))); err != nil {
+		return fmt.Errorf("copy docs: %w", err)
 	}
 	installer, license := filepath.Join(r.dist, "install.yaml"), filepath.Join(r.root, "LICENSE")
 	return errors.Join(copyFile(installer, dir), copyFile(license, dir))

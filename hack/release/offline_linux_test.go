@@ -304,6 +304,8 @@ func (o *offline) refused(ca string) {
 	o.fails("does not name a registry", "--registry", "platform", "--url", hubURL)
 	o.fails("push to 127.0.0.1:1", "--registry", "127.0.0.1:1", "--url", hubURL)
 	o.fails("--sign-in: the first address", append(secured, "--sign-in", "--url", "https://hub.test:443")...)
+	o.fails("is not a port", append(secured, "--node-port", "https")...)
+	o.fails("exclude each other", append(secured, "--node-port", "30443", "--load-balancer")...)
 	o.fails("is not an https address", "--registry", registryAddress, "--url", "http://hub.test")
 	o.fails("does not reach the cluster", append(secured, "--context", "unknown")...)
 }
@@ -312,7 +314,7 @@ func (o *offline) installs(ca string) {
 	plugins := o.t.TempDir()
 	args := []string{
 		"--registry", registryAddress + "/platform", "--registry-ca", ca, "--url", hubURL + ",https://two.test",
-		"--sign-in", "--no-wait", "--plugin-dir", plugins,
+		"--sign-in", "--no-wait", "--plugin-dir", plugins, "--node-port", "30443",
 	}
 	const pod = ".spec.template.spec"
 	state := func() string {
@@ -324,6 +326,14 @@ func (o *offline) installs(ca string) {
 		o.t.Fatalf("install.sh: %v: %s", err, out)
 	}
 	o.t.Logf("install.sh prints:\n%s", out)
+	if next := "kubectl drover import "; !strings.Contains(out, next) || !strings.Contains(out, "export PATH="+plugins) {
+		o.t.Errorf("install.sh ends without %q and the PATH of the plugin", next)
+	}
+	exposed := o.kubectl("--namespace", manifestNamespace, "get", "service/drover", "-o",
+		"jsonpath={.spec.type} {.spec.ports[*].nodePort}")
+	if exposed != "NodePort 30443" {
+		o.t.Errorf("the hub's Service is %q, want the port of the nodes", exposed)
+	}
 	first := state()
 	fields := strings.Fields(first)
 	if len(fields) != 3 || !strings.HasPrefix(fields[1], registryAddress+"/platform/drover@sha256:") {
@@ -384,7 +394,9 @@ func (o *offline) pushesWithoutTLS() {
 
 func (o *offline) writes(ca string) {
 	output := filepath.Join(o.t.TempDir(), "hub.yaml")
-	args := []string{"--registry", registryAddress, "--registry-ca", ca, "--url", hubURL, "--output", output}
+	args := []string{
+		"--registry", registryAddress, "--registry-ca", ca, "--url", hubURL, "--load-balancer", "--output", output,
+	}
 	if out, err := o.script(args...); err != nil {
 		o.t.Fatalf("install.sh: %v: %s", err, out)
 	}
@@ -393,6 +405,9 @@ func (o *offline) writes(ca string) {
 		o.t.Fatal(err)
 	}
 	want := []byte("image: " + registryAddress + "/drover@sha256:")
+	if n := bytes.Count(text, []byte("\n  type: LoadBalancer\n")); n != 1 {
+		o.t.Errorf("the manifests have %d load balancers, want one", n)
+	}
 	if bytes.Contains(text, []byte("signIn: {issuer")) {
 		o.t.Error("without --sign-in the manifests have an issuer")
 	}

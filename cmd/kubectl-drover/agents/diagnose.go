@@ -205,7 +205,7 @@ func presentable(text string) string {
 // Advice on errors that occur when the agent connects to the hub.
 const (
 	foreign   = "a proxy between the cluster and the hub replaces the certificate, or another server has its address"
-	firewalls = "check server.urls in the manager's configuration, and firewalls"
+	firewalls = "check server.urls in the manager's configuration, that the hub is exposed there, and firewalls"
 )
 
 // adviceOn returns advice on an error that occurred when the agent connected to the hub.

@@ -93,8 +93,8 @@ func TestTheLastErrorOfAnAgentHasAdvice(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"dial tcp: lookup hub.example: no such host":                 "DNS does not know the hub",
-		"dial tcp 10.0.0.1:443: connect: connection refused":         "check server.urls",
-		"dial tcp 10.0.0.1:443: i/o timeout":                         "firewalls",
+		"dial tcp 10.0.0.1:443: connect: connection refused":         "that the hub is exposed there",
+		"dial tcp 10.0.0.1:443: i/o timeout":                         "check server.urls",
 		"x509: certificate has expired or is not yet valid":          "compare the clocks",
 		"tls: failed to verify certificate: x509: unknown authority": "a proxy between the cluster and the hub",
 	} {

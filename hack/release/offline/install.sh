@@ -20,6 +20,8 @@ Pushes the image of Drover $version to a registry, and installs the hub into kub
   --registry-ca FILE             CA certificates (PEM) of the registry
   --plain-http                   allow a registry without TLS
   --url URL[,URL...]             https addresses at which agents and users reach the hub
+  --node-port PORT               expose the hub at this port of each node (30000-32767, unless the cluster differs)
+  --load-balancer                expose the hub by a load balancer of the cluster
   --sign-in                      let users sign in at the first URL
   --context NAME                 context of kubectl to install into
   --output FILE                  write the manifests to FILE instead of applying them
@@ -55,23 +57,26 @@ platform() {
 }
 
 read_flags() {
-	registry='' ca='' plain='' url='' sign_in='' context='' output='' push_only='' wait=yes plugin_dir=''
+	registry='' ca='' plain='' url='' node_port='' balancer='' sign_in='' context=''
+	output='' push_only='' wait=yes plugin_dir=''
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--plain-http) plain=yes ;;
 		--sign-in) sign_in=yes ;;
+		--load-balancer) balancer=yes ;;
 		--push-only) push_only=yes ;;
 		--no-wait) wait='' ;;
 		-h | --help)
 			usage
 			exit 0
 			;;
-		--registry | --registry-ca | --url | --context | --output | --plugin-dir)
+		--registry | --registry-ca | --url | --node-port | --context | --output | --plugin-dir)
 			[ $# -ge 2 ] && [ -n "$2" ] || die "$1 needs a value: see ./install.sh --help"
 			case $1 in
 			--registry) registry=$2 ;;
 			--registry-ca) ca=$2 ;;
 			--url) url=$2 ;;
+			--node-port) node_port=$2 ;;
 			--context) context=$2 ;;
 			--output) output=$2 ;;
 			--plugin-dir) plugin_dir=$2 ;;
@@ -100,6 +105,10 @@ check_settings() {
 	fi
 	[ -z "$sign_in" ] || ! printf '%s\n' "${url%%,*}" | grep -qE '[A-Z]|:443/?$' ||
 		die "--sign-in: the first address of --url must be in lower case and without :443, because tokens name it"
+	case $node_port in
+	*[!0-9]* | ??????*) die "--node-port $node_port is not a port" ;;
+	esac
+	[ -z "$node_port" ] || [ -z "$balancer" ] || die "--node-port and --load-balancer exclude each other"
 	[ -z "$output" ] || return 0
 	command -v kubectl >/dev/null 2>&1 || die "kubectl is not in the PATH"
 	kube get --raw /version >/dev/null ||
@@ -127,13 +136,27 @@ push_image() {
 	say "the registry has $pushed"
 }
 
-# render writes the manifests with the image in the registry, the address of the hub, and the issuer if users sign in.
-# The name of the ConfigMap contains a hash of these settings, so that changed settings restart the manager.
+# render writes the manifests with the image in the registry, the address of the hub, its exposed port, and the issuer
+# if users sign in. The name of the ConfigMap contains a hash of these settings, so that changed settings restart the
+# manager.
 render() {
 	issuer=''
 	[ -z "$sign_in" ] || issuer=${url%%,*}
 	hash=$(printf '%s\n' "$issuer" | cat "$work/urls" - | sha256 | cut -c 1-8)
-	from="$image" to="$pushed" url="$url" issuer="$issuer" hash="$hash" awk '
+	type=''
+	[ -z "$node_port" ] || type=NodePort
+	[ -z "$balancer" ] || type=LoadBalancer
+	from="$image" to="$pushed" url="$url" issuer="$issuer" hash="$hash" type="$type" port="$node_port" awk '
+		/^---/ { service = hub = 0 }
+		/^kind: Service$/ { service = 1 }
+		service && /^  name: drover$/ { hub = 1 }
+		hub && ENVIRON["type"] != "" && /^spec:$/ {
+			print
+			print "  type: " ENVIRON["type"]
+			if (ENVIRON["type"] == "LoadBalancer") print "  externalTrafficPolicy: Local"
+			next
+		}
+		hub && ENVIRON["port"] != "" && /^  - name: https$/ { $0 = $0 "\n    nodePort: " ENVIRON["port"] }
 		/^    kind: ManagerConfig$/ && ENVIRON["issuer"] != "" {
 			print
 			print "    signIn: {issuer: \"" ENVIRON["issuer"] "\"}"
@@ -152,6 +175,8 @@ render() {
 			print
 		}' "$here/install.yaml" >"$work/install.yaml"
 	[ -z "$sign_in" ] || grep -qF 'signIn: {issuer: ' "$work/install.yaml" || die "install.yaml of this bundle has no configuration of the manager"
+	[ -z "$type" ] || grep -qxF "  type: $type" "$work/install.yaml" ||
+		die "install.yaml of this bundle has no Service drover"
 	grep -qF "image: $pushed" "$work/install.yaml" || die "install.yaml of this bundle does not have the image $image"
 }
 
@@ -169,6 +194,9 @@ definitions() {
 		END { flush() }' "$work/install.yaml"
 }
 
+# apply applies a file, and prints warnings and errors only: a hundred objects would hide them.
+apply() { kube apply --server-side --force-conflicts -f "$1" >"$work/applied"; }
+
 install_hub() {
 	render
 	if [ -n "$output" ]; then
@@ -179,9 +207,10 @@ install_hub() {
 	fi
 	say "installing Drover $version"
 	definitions >"$work/crds.yaml"
-	kube apply --server-side --force-conflicts -f "$work/crds.yaml" || die "the CRDs were not installed"
+	apply "$work/crds.yaml" || die "the CRDs were not installed"
 	kube wait --for=condition=Established --timeout=60s -f "$work/crds.yaml" >/dev/null || die "the API server does not serve the CRDs"
-	kube apply --server-side --force-conflicts -f "$work/install.yaml" || die "Drover was not installed completely: repeat the command when the cause is gone"
+	apply "$work/install.yaml" || die "Drover was not installed completely: repeat the command when the cause is gone"
+	say "applied $(grep -c . "$work/applied") objects"
 	[ -n "$wait" ] || return 0
 	say "waiting until the manager runs"
 	kube --namespace drover-system rollout status deployment/drover-manager --timeout=5m || die "the manager does not run.
@@ -202,6 +231,20 @@ install_plugin() {
 	mv -f "$plugin_dir/.kubectl-drover.new" "$plugin_dir/kubectl-drover"
 	ln -sf kubectl-drover "$plugin_dir/kubectl_complete-drover"
 	say "installed the kubectl plugin into $plugin_dir"
+	folder=$(CDPATH='' cd -- "$plugin_dir" && pwd)
+	case :$PATH: in
+	*":$folder:"*) ;;
+	*) say "kubectl finds it after: export PATH=$folder:\$PATH" ;;
+	esac
+}
+
+# next_steps prints the steps that follow an installation.
+next_steps() {
+	[ -n "$type" ] || say "make ${url%%,*} lead to port 443 of the Service drover in drover-system:
+  docs/operations/exposing.md has several ways"
+	say "next: import a cluster with these commands, and continue with README.md
+  kubectl${context:+ --context=$context} create namespace team-a
+  kubectl drover${context:+ --context=$context} import NAME -w team-a --to-context CONTEXT"
 }
 
 read_flags "$@"
@@ -215,3 +258,4 @@ push_image
 [ -n "$push_only" ] || install_hub
 install_plugin
 say "done"
+[ -n "$push_only$output" ] || next_steps

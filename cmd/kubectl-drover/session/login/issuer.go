@@ -134,8 +134,8 @@ func undiscovered(issuer string, err error) error {
 	if errors.As(err, &failed) {
 		return fmt.Errorf("read the sign-in metadata of %s: %w", issuer, err)
 	}
-	return fmt.Errorf("users cannot sign in at %s: is it the value of signIn.issuer in the hub's configuration? %w",
-		issuer, err)
+	return fmt.Errorf("users cannot sign in at %s: sign-in is off there, or its URL, signIn.issuer in the hub's "+
+		"configuration, is another one: %s", issuer, strings.TrimSpace(err.Error()))
 }
 
 func (i *Issuer) own(endpoint string) bool { return strings.HasPrefix(endpoint, i.URL+"/") }

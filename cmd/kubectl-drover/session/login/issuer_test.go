@@ -296,6 +296,16 @@ func TestAHubThatLiesIsNotBelieved(t *testing.T) {
 	}
 }
 
+func TestAHubWithoutSignInSaysSo(t *testing.T) {
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	_, err := Discover(t.Context(), server.URL, ca)
+	if err == nil || !strings.Contains(err.Error(), "sign-in is off there") || strings.Contains(err.Error(), "\n  ") {
+		t.Errorf("the error is %q, want that sign-in is off, without an empty line", err)
+	}
+}
+
 func TestARequestOfAnotherPageDoesNotEndTheSignIn(t *testing.T) {
 	h := newHub(t)
 	at, err := Discover(t.Context(), h.URL, h.ca())
