@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/rollout"
 )
@@ -132,7 +133,7 @@ func (d *drainer) evict(ctx context.Context, uid types.UID, l *leavingPod) error
 
 // await waits until all pods are gone or a pod is due. If the watch fails, await lists the pods instead.
 func (d *drainer) await(ctx context.Context) error {
-	if d.follow(ctx) || !pause(ctx, lookAfter) {
+	if d.follow(ctx) || !await.Time(ctx, lookAfter) {
 		return nil
 	}
 	return d.relist(ctx)

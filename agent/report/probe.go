@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
 
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -36,18 +37,11 @@ type probe struct {
 func (p *probe) run(ctx context.Context) {
 	var v healthState
 	var versionAt time.Time
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
+	await.Loop(ctx, nil, func(ctx context.Context) time.Duration {
 		before := v
 		again := v.observe(p.readyz(ctx), time.Now())
 		if ctx.Err() != nil {
-			return
+			return 0
 		}
 		p.onHealth(v)
 		if back := !before.health.Healthy && v.health.Healthy; back || time.Since(versionAt) >= versionInterval {
@@ -55,8 +49,8 @@ func (p *probe) run(ctx context.Context) {
 				versionAt = time.Now()
 			}
 		}
-		timer.Reset(again)
-	}
+		return again
+	})
 }
 
 func (p *probe) readyz(ctx context.Context) string {
