@@ -4,6 +4,9 @@
 package controllers
 
 import (
+	"context"
+	"errors"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +19,8 @@ import (
 
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
@@ -46,5 +51,49 @@ func ownersOf(deliveries *delivery.Store, kinds ...string) func(func(types.Names
 				request(types.NamespacedName{Namespace: k.Namespace, Name: k.Name})
 			})
 		}
+	}
+}
+
+// returnTime returns how long an agent that was disconnected from the hub may need to reconnect after the manager
+// started. It is the sum of an agent's longest wait and the time that the hub needs to admit all agents. During this
+// time, a wave does not continue without a missing agent. A Plan does not start during this time if a missing agent may
+// have newer information about it.
+func returnTime(clusters int) time.Duration {
+	return protocol.LongestReturn + members.AdmissionTime(clusters)
+}
+
+func since(at time.Time) func() time.Time { return func() time.Time { return at } }
+
+// firstConnected returns a function that returns the time when this manager learned of the first agent connected to any
+// replica. Until then, the function returns the zero time.
+func firstConnected(states *members.States, notices *members.Notices) func() time.Time {
+	var first atomic.Pointer[time.Time]
+	look := func(member types.NamespacedName) {
+		if first.Load() == nil && states.State(member).Connected() {
+			first.CompareAndSwap(nil, new(time.Now()))
+		}
+	}
+	notices.OnChange(look)
+	notices.OnHostChange(look)
+	return func() time.Time {
+		if at := first.Load(); at != nil {
+			return *at
+		}
+		return time.Time{}
+	}
+}
+
+// settled returns a function that reports whether agents have had enough time to reconnect. The function from returns
+// the time when agents could start to reconnect, or the zero time if they cannot reconnect yet. In the latter case, the
+// returned function returns false.
+func (s shared) settled(from func() time.Time) func() bool {
+	var returned atomic.Bool // once true, this stays true
+	return func() bool {
+		if at := from(); !returned.Load() && !at.IsZero() && time.Since(at) > returnTime(0) {
+			clusters, err := s.clusterNames(context.Background()) // read from the cache
+			hosts, errHosts := s.hostNames(context.Background())
+			returned.Store(errors.Join(err, errHosts) == nil && time.Since(at) > returnTime(len(clusters)+len(hosts)))
+		}
+		return returned.Load() && (s.Synced == nil || s.Synced())
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/drover-dev/drover/agent/stream"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -80,4 +81,19 @@ func (p *pass) setWriting(r ref, writing bool) {
 	} else {
 		delete(p.writing, r)
 	}
+}
+
+// publisher publishes the state of each set to the hub.
+type publisher struct{ *stream.Topic }
+
+// publish publishes the state of a set, and reports whether the state differs from the previous one.
+func (p publisher) publish(state protocol.SetState) bool {
+	return p.Put(state.ID, &protocol.Line{Set: &protocol.SetEvent{State: &state}})
+}
+
+func (p publisher) state(id string) protocol.SetState {
+	if line := p.Get(id); line != nil {
+		return *line.Set.State
+	}
+	return protocol.SetState{}
 }

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -91,15 +92,7 @@ func (e *lastError) state() (text string, told bool) {
 func (e *lastError) lead(ctx context.Context) {
 	var failing, next time.Time // when the tunnel was lost; the earliest time to write another error
 	written := "what another process wrote"
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-e.wake:
-		case <-timer.C:
-		}
+	await.Loop(ctx, e.wake, func(ctx context.Context) time.Duration {
 		text, told := e.state()
 		if text == "" {
 			failing = time.Time{}
@@ -107,23 +100,23 @@ func (e *lastError) lead(ctx context.Context) {
 			failing = time.Now()
 		}
 		if !told || text == written {
-			continue
+			return 0
 		}
 		due := next
 		if settled := failing.Add(errorSettles); text != "" && settled.After(due) {
 			due = settled
 		}
 		if wait := time.Until(due); wait > 0 && (text != "" || written == "") {
-			timer.Reset(wait)
-			continue
+			return wait
 		}
-		if e.put(ctx, text) {
-			written = text
-		} else {
-			timer.Reset(errorPause)
-		}
+		put := e.put(ctx, text)
 		next = time.Now().Add(errorPause)
-	}
+		if !put {
+			return errorPause
+		}
+		written = text
+		return 0
+	})
 }
 
 // put writes the text with the current time. It returns false if the write should be retried.

@@ -8,7 +8,9 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"time"
 
+	"github.com/drover-dev/drover/agent/direct"
 	"github.com/drover-dev/drover/agent/identity"
 	"github.com/drover-dev/drover/agent/leader"
 	"github.com/drover-dev/drover/agent/report"
@@ -72,4 +74,23 @@ func (a *agent) serveAsNode(ctx context.Context, uid string, keeper *identity.Ke
 	defer running.Wait()
 	running.Go(func() { reporter.Run(ctx) })
 	running.Go(func() { l.Run(ctx) })
+}
+
+// RunDirect reviews tokens for the node's API server until ctx ends. It does not communicate with the hub. It can
+// read only two Secrets: the Secret that the hub delivers for direct access, and the Secret with the CA that the
+// agent has created.
+func RunDirect(ctx context.Context, o Options) error {
+	a, err := newAgent(o)
+	if err != nil {
+		return err
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { a.serveLevel(ctx) })
+	running.Go(func() { memory.ReturnWhenCalm(ctx) })
+	direct.New(direct.Options{
+		APIServer: true, Secrets: a.client.Secrets(o.Environ.Namespace), Listen: o.Environ.DirectListen, Now: time.Now,
+		Log: o.Log.WithName("direct"),
+	}).Run(ctx)
+	return nil
 }

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/drover-dev/drover/agent/kube"
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -113,21 +114,7 @@ func (k *Keeper) Lead(ctx context.Context) {
 			return k.options.Secrets.Watch(ctx, protocol.DeploymentSecret)
 		})
 	})
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		case <-k.wake:
-		}
-		if again := k.settle(ctx); again > 0 {
-			timer.Reset(again)
-		} else {
-			timer.Stop()
-		}
-	}
+	await.Loop(ctx, k.wake, k.settle)
 }
 
 // follow wakes the Keeper on each event of a watch until ctx ends.
@@ -139,7 +126,7 @@ func (k *Keeper) follow(ctx context.Context, open func(context.Context) (watch.I
 			if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 				again = unmanagedAfter
 			}
-			pause(ctx, again)
+			await.Time(ctx, again)
 			continue
 		}
 		began := time.Now()
@@ -147,7 +134,7 @@ func (k *Keeper) follow(ctx context.Context, open func(context.Context) (watch.I
 			k.Wake()
 		}
 		w.Stop()
-		pause(ctx, max(0, rewatchAfter-time.Since(began)))
+		await.Time(ctx, max(0, rewatchAfter-time.Since(began)))
 	}
 }
 
@@ -194,12 +181,12 @@ func (k *Keeper) step(ctx context.Context) (again *time.Duration, err error) {
 		o.nodes = nodes
 	}
 	s, current := next(o), report(o)
-	if s.act == await && !current.RolledOut && deadlineExceeded(live) {
+	if s.act == stay && !current.RolledOut && deadlineExceeded(live) {
 		if current.NotReady, err = k.whyNotReady(ctx, current.Digest); err != nil {
 			return nil, err
 		}
 	}
-	if s.act == await {
+	if s.act == stay {
 		for _, set := range []*daemonSetKeeper{&k.nodes, &k.direct} {
 			later, failed := set.keep(ctx, live, o.now)
 			if err = errors.Join(err, failed); s.again == 0 || later > 0 && later < s.again {
@@ -292,12 +279,5 @@ func (k *Keeper) setReport(report *protocol.Deployment) {
 	k.mu.Unlock()
 	if !same {
 		k.options.Changed()
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
 	}
 }

@@ -33,7 +33,7 @@ type observed struct {
 type act int
 
 const (
-	await   act = iota // wait for a change, or until step.again has passed
+	stay    act = iota // wait for a change, or until step.again has passed
 	write              // write step.record
 	apply              // apply record.Wanted
 	restore            // restore record.Previous

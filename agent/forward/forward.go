@@ -6,6 +6,7 @@ package forward
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,9 +14,13 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/request"
@@ -175,4 +180,24 @@ func upstreamFailure(err error) (status int, message string) {
 			fmt.Sprintf("the cluster's agent cannot reach its API server (%v): try again, or check the API server", dial.Err)
 	}
 	return http.StatusBadGateway, fmt.Sprintf("the cluster's agent got no answer from its API server (%v): try again", err)
+}
+
+// WriteStatus responds in the same way as an API server, so kubectl prints the message properly.
+func WriteStatus(w http.ResponseWriter, code int, message string) {
+	body, err := json.Marshal(metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+		Status:   metav1.StatusFailure,
+		Code:     int32(code),
+		Reason:   apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false).ErrStatus.Reason,
+		Message:  message,
+	})
+	if err != nil { // cannot fail, because a Status contains only strings and a number
+		http.Error(w, message, code)
+		return
+	}
+	header := w.Header()
+	header.Set("Content-Type", "application/json")
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(code)
+	_, _ = w.Write(body) // an error means that the client has disconnected
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/drover-dev/drover/agent/link"
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -66,7 +67,7 @@ func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Cont
 		if ctx.Err() == nil && !errors.Is(err, errNotJoined) {
 			k.options.Log.Info(failed, "error", err.Error(), "retryIn", pause.Round(time.Second).String())
 		}
-		sleep(ctx, pause)
+		await.Time(ctx, pause)
 	}
 }
 
@@ -295,11 +296,4 @@ func isElsewhere(err error) bool {
 func keyOf(key ed25519.PrivateKey) string {
 	public, _ := key.Public().(ed25519.PublicKey) // the public half of an Ed25519 key has this type
 	return string(public)
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

@@ -6,9 +6,13 @@ package kube
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -129,4 +133,42 @@ func named(err error, operation, kind, namespace, name string) error {
 		return nil
 	}
 	return fmt.Errorf("%s %s %s/%s: %w", operation, kind, namespace, name, err)
+}
+
+// PodUID returns the UID of the pod in which this process runs. The UID is in the ServiceAccount token, which the
+// kubelet has bound to the pod. The result is empty if there is no such token. It is also empty for a client with a
+// kubeconfig, because several processes can share a kubeconfig.
+func PodUID(cfg *rest.Config, kubeconfig string) string {
+	if kubeconfig != "" || cfg.BearerTokenFile == "" {
+		return ""
+	}
+	token, err := os.ReadFile(cfg.BearerTokenFile)
+	if err != nil {
+		return ""
+	}
+	return podOf(string(token))
+}
+
+// podOf reads the pod's UID from a token. It does not check the signature, because only this pod's kubelet writes the
+// token's file.
+func podOf(token string) string {
+	parts := strings.Split(strings.TrimSpace(token), ".")
+	if len(parts) != 3 {
+		return ""
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return ""
+	}
+	var claims struct {
+		Kubernetes struct {
+			Pod struct {
+				UID string `json:"uid"`
+			} `json:"pod"`
+		} `json:"kubernetes.io"`
+	}
+	if json.Unmarshal(raw, &claims) != nil {
+		return ""
+	}
+	return claims.Kubernetes.Pod.UID
 }

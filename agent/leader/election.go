@@ -23,6 +23,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -116,7 +117,7 @@ func (e *Election) Run(ctx context.Context) {
 			if err != nil && ctx.Err() == nil {
 				e.options.Log.V(1).Info("cannot take the lease", "error", err.Error())
 			}
-			pause(ctx, e.options.Look)
+			await.Time(ctx, e.options.Look)
 		}
 	}
 }
@@ -229,7 +230,7 @@ func (e *Election) lead(ctx context.Context, lease *coordinationv1.Lease) {
 // awaitRight retries until it can take the Lease. It returns nil if another replica has the Lease or ctx ends.
 func (e *Election) awaitRight(ctx context.Context) *coordinationv1.Lease {
 	for {
-		if pause(ctx, askInterval); ctx.Err() != nil {
+		if await.Time(ctx, askInterval); ctx.Err() != nil {
 			return nil
 		}
 		lease, err := e.acquire(ctx)
@@ -243,7 +244,7 @@ func (e *Election) awaitRight(ctx context.Context) *coordinationv1.Lease {
 func (e *Election) renew(ctx context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	renewed, wait := time.Now(), renewInterval
 	for {
-		if pause(ctx, wait); ctx.Err() != nil {
+		if await.Time(ctx, wait); ctx.Err() != nil {
 			return lease, ctx.Err()
 		}
 		asked := time.Now()
@@ -333,11 +334,4 @@ func termOf(lease *coordinationv1.Lease) protocol.Term {
 	}
 	since := spec.AcquireTime.UTC().Format(time.RFC3339Nano)
 	return protocol.Term{Term: fmt.Sprintf("%d/%s/%s", transitions, since, *spec.HolderIdentity)}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

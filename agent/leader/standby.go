@@ -13,6 +13,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/drover-dev/drover/internal/await"
 )
 
 // Intervals at which node agents send requests. In a cluster with five hundred nodes, the elected node agent reads
@@ -68,14 +70,14 @@ func (s *Standby) Run(ctx context.Context) {
 			Follow: func() {}, Log: s.options.Log,
 		}).Run(elected)
 		end()
-		pause(ctx, passOver)
+		await.Time(ctx, passOver)
 	}
 }
 
 // watch serves whenever a node agent is needed, until ctx ends or this node agent cannot reach the hub. It reports
 // whether ctx has ended.
 func (s *Standby) watch(ctx context.Context, serving *sync.WaitGroup) bool {
-	for p := (presence{}); ctx.Err() == nil; pause(ctx, watchInterval) {
+	for p := (presence{}); ctx.Err() == nil; await.Time(ctx, watchInterval) {
 		if p = s.look(ctx, p); !p.needed(false, time.Now()) {
 			continue
 		}
@@ -99,7 +101,7 @@ func (s *Standby) serve(ctx context.Context, p presence, running *sync.WaitGroup
 	running.Go(func() { s.options.Serve(serving) })
 	connected := time.Now()
 	for p.needed(true, time.Now()) && ctx.Err() == nil {
-		pause(ctx, watchInterval)
+		await.Time(ctx, watchInterval)
 		if p = s.look(ctx, p); s.options.Connected() {
 			connected = time.Now()
 		}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/drover-dev/drover/agent/kube"
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -100,7 +101,7 @@ func (d *drainer) begin(ctx context.Context, timeout time.Duration) error {
 		switch {
 		case err == nil || lasting(err):
 			return err
-		case !pause(ctx, lookAfter):
+		case !await.Time(ctx, lookAfter):
 			return fmt.Errorf("drain node %s: pods are not known after %s: %w", d.node, timeout, err)
 		}
 	}

@@ -183,15 +183,6 @@ func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error)
 	}
 }
 
-// pause waits for the given time. It returns false if ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-	return ctx.Err() == nil
-}
-
 // known waits until the channel ready is closed. It returns false if ctx ends first.
 func known(ctx context.Context, ready <-chan struct{}) bool {
 	select {

@@ -34,6 +34,10 @@ func packageRules() []rule {
 			why: "audit only writes the entries that it is given: a log must not fail together with the code that it logs",
 		},
 		{
+			from: "internal/await", only: []string{"std"},
+			why: "await is linked into hub and agents, and only uses contexts and timers",
+		},
+		{
 			from: "internal/clusterprofile", ours: []string{},
 			why: "clusterprofile has the types of another project, so it needs nothing of this one",
 		},
@@ -125,7 +129,7 @@ func packageRules() []rule {
 
 // agentRules returns the rules for the packages of the agents.
 func agentRules() []rule {
-	base := []string{"./api", "./internal/protocol"}
+	base := []string{"./api", "./internal/await", "./internal/protocol"}
 	with := func(more ...string) []string { return append(slices.Clone(base), more...) }
 	return []rule{
 		{
@@ -162,7 +166,7 @@ func agentRules() []rule {
 			why:  "the agent of a machine is not the agent of a cluster: it has no API server to talk to",
 		},
 		{
-			from: "agent/host/instructions", ours: []string{"./internal/protocol"},
+			from: "agent/host/instructions", ours: []string{"./internal/await", "./internal/protocol"},
 			why: "the hub decides the instructions of a machine, and they must work while the hub is unreachable",
 		},
 	}

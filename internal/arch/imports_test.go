@@ -241,8 +241,8 @@ func rules() []rule {
 		{
 			from: "internal/peer",
 			ours: []string{
-				"./internal/members", "./internal/limit", "./internal/protocol", "./internal/request", "./internal/tunnel",
-				"./internal/untrusted",
+				"./internal/await", "./internal/members", "./internal/limit", "./internal/protocol", "./internal/request",
+				"./internal/tunnel", "./internal/untrusted",
 			},
 			why: "a link between replicas carries member states and requests within its capacity; authentication and " +
 				"authorization happen before",
@@ -285,7 +285,7 @@ func rules() []rule {
 			ours: []string{
 				"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout", "./internal/memory",
 				"./internal/release", "./internal/request", "./internal/tracing", "./internal/set", "./internal/signin/token",
-				"./internal/untrusted", "./config",
+				"./internal/await", "./internal/untrusted", "./config",
 			},
 			never: append(hub, "sigs.k8s.io/controller-runtime", "k8s.io/client-go/kubernetes"),
 			why: "agent and hub share only protocol, tunnel, api/v1, the planner, tracing, the verification of users' " +

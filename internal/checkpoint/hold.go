@@ -5,10 +5,15 @@ package checkpoint
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
 	"reflect"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
 )
 
 // Policy holds back the changes that a restored hub would make in its members. The zero value holds nothing back.
@@ -129,3 +134,43 @@ func (h *Hold) Difference(settled bool) (difference *Difference, known bool) {
 
 // End records that a member no longer waits for confirmation, because its agent has received the given checkpoint.
 func (h *Hold) End(checkpoint string) { *h = Hold{reached: checkpoint} }
+
+// maxNamed is the maximum number of sets that a status lists for each kind of change.
+const maxNamed = 50
+
+// Difference lists the changes that a restored hub would make in a member. The sets are listed by ID, in sorted order.
+type Difference struct {
+	// Checkpoint is the checkpoint that the agent last reported, and that the hub has no record of.
+	Checkpoint string
+	// Add lists the sets that the member lacks, Change lists the sets whose content differs, and Remove lists the sets
+	// that no object on the hub requires.
+	Add, Change, Remove []string
+}
+
+func (d *Difference) empty() bool { return len(d.Add)+len(d.Change)+len(d.Remove) == 0 }
+
+// digest returns a digest of all IDs in the difference.
+func (d *Difference) digest() string {
+	hash := sha256.New()
+	for _, ids := range [][]string{d.Add, d.Change, d.Remove} {
+		fmt.Fprintf(hash, "%q\n", ids)
+	}
+	return hex.EncodeToString(hash.Sum(nil))
+}
+
+// Status returns the difference in the form used in a Cluster's status. It returns nil for a nil difference.
+func (d *Difference) Status() *v1.RestoreStatus {
+	if d == nil {
+		return nil
+	}
+	first := func(ids []string) []string { return ids[:min(len(ids), maxNamed)] }
+	return &v1.RestoreStatus{
+		Checkpoint: d.Checkpoint, Digest: d.digest(), Summary: Summary(d.Add, d.Change, d.Remove),
+		Add: first(d.Add), Change: first(d.Change), Remove: first(d.Remove),
+	}
+}
+
+// Summary returns the number of changes of each kind, as text.
+func Summary(add, change, remove []string) string {
+	return fmt.Sprintf("%d to add, %d to change, %d to remove", len(add), len(change), len(remove))
+}

@@ -7,8 +7,11 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"net/http"
+	"net/url"
 	"os"
 
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
@@ -48,4 +51,20 @@ func NewManager(cfg interface{ ManagerOptions() (ctrl.Options, error) }, userAge
 		return nil, fmt.Errorf("create manager: %w", err)
 	}
 	return mgr, nil
+}
+
+// kubeconfig returns the configuration that the manager uses to reach the hub's API server. It never uses a proxy from
+// the environment, because such a proxy is intended for external destinations, such as release channels, and must not
+// see the manager's token.
+func kubeconfig(userAgent string) (*rest.Config, error) {
+	cfg, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, err
+	}
+	cfg.UserAgent = userAgent
+	cfg.QPS = -1 // no client-side limit, because API priority and fairness applies
+	if cfg.Proxy == nil {
+		cfg.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	}
+	return cfg, nil
 }

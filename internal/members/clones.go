@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/untrusted"
 )
@@ -165,7 +166,7 @@ func (l *leaders) examineLocked(name types.NamespacedName) {
 	m.examination = &examination{start: l.table.now()}
 	l.table.work.Go(func() {
 		for l.table.ctx.Err() == nil && l.examine(name, m) {
-			pause(l.table.ctx, nil, examineEvery)
+			await.Time(l.table.ctx, examineEvery)
 		}
 	})
 }

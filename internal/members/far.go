@@ -10,6 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/drover-dev/drover/internal/await"
 )
 
 // remoteStream is the stream from a leading agent whose tunnel ends at another replica. It is guarded by table.mu.
@@ -100,20 +102,9 @@ func (s *Followers) followFar(ctx context.Context, f *remoteStream) {
 		s.table.log.V(1).Info("stream through another replica ended", "cluster", f.stream.name, "cause", errorText(err))
 		if fast := (tooFast{}); errors.As(err, &fast) {
 			s.admission.suspend(f.stream.name, fast.what)
-			pause(ctx, nil, tooFastPause)
+			await.Time(ctx, tooFastPause)
 			continue
 		}
-		pause(ctx, f.wake, wait.Jitter(min(firstFarPause<<min(failures, 20), maxFarPause)/2, 1))
-	}
-}
-
-// pause waits until d has passed, wake receives a value, or ctx ends.
-func pause(ctx context.Context, wake <-chan struct{}, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-wake:
-	case <-timer.C:
+		await.Wake(ctx, f.wake, wait.Jitter(min(firstFarPause<<min(failures, 20), maxFarPause)/2, 1))
 	}
 }

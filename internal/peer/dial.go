@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
@@ -80,7 +81,7 @@ func (n *Network) keep(d *dial) {
 		if failures++; !isSelf(err) {
 			log.Error(err, "no link to replica", "address", d.address, "linked", up)
 		}
-		n.wait(pause)
+		await.Time(n.ctx, pause)
 	}
 }
 
@@ -95,13 +96,6 @@ func (n *Network) wanted(d *dial) bool {
 		delete(n.dials, d.address)
 	}
 	return d.wanted
-}
-
-func (n *Network) wait(d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-n.ctx.Done():
-	}
 }
 
 // offer dials a replica and offers it the members of this replica until the link ends. It reports whether the link

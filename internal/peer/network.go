@@ -24,6 +24,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/request"
@@ -165,7 +166,7 @@ func (n *Network) find(ctx context.Context) {
 		if err := n.options.Find(ctx, n.found); err != nil && ctx.Err() == nil {
 			n.options.Log.Error(err, "looking for other replicas failed", "retryIn", longestWait.String())
 		}
-		n.wait(longestWait)
+		await.Time(n.ctx, longestWait)
 	}
 }
 

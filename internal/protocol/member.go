@@ -3,6 +3,8 @@
 
 package protocol
 
+import "time"
+
 // Names of objects in a member that the hub's manifest creates for the agent.
 const (
 	// AgentNamespace is the agent's namespace in a member. It differs from the manager's namespace, so that a hub can
@@ -83,3 +85,26 @@ const (
 	// EnvSocket is the path of the Unix socket that "drover-agent loglevel" connects to.
 	EnvSocket = "DROVER_SOCKET"
 )
+
+// PathMove accepts a MoveRequest in a POST request to the agent. The agent responds with 202 immediately, and then
+// opens another tunnel through the hub's address. When the new tunnel is ready, the agent ends its report on the old
+// tunnel. An agent that responds with 404 cannot move. It reconnects only after its tunnel has ended.
+const PathMove = "/v1/move"
+
+// Limits for MoveRequest.Seconds.
+const (
+	minMove = time.Second
+	maxMove = time.Hour
+)
+
+// MoveRequest asks an agent to open another tunnel before the current one ends.
+type MoveRequest struct {
+	// Seconds is how long the old tunnel may still be used. A value outside the range 1 to 3600 is replaced by the
+	// nearest limit.
+	Seconds int64 `json:"seconds"`
+}
+
+// Keep returns how long the old tunnel may still be used.
+func (m MoveRequest) Keep() time.Duration {
+	return time.Duration(min(max(m.Seconds, int64(minMove/time.Second)), int64(maxMove/time.Second))) * time.Second
+}

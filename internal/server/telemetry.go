@@ -19,7 +19,9 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/portal/subscribe"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/tracing"
 	"github.com/drover-dev/drover/internal/trust"
@@ -171,4 +173,25 @@ func (c certificates) Collect(out chan<- prometheus.Metric) {
 	if serving, err := c.GetCertificate(nil); err == nil && serving.Leaf != nil {
 		send("serving", serving.Leaf.NotAfter)
 	}
+}
+
+// withStreams treats the streams of changes as part of the hub's own API. The streams show the hub's objects, so they
+// do not accept tokens for members.
+func withStreams(a identity.Audiences) identity.Audiences {
+	member := a.Member
+	a.Member = func(r *http.Request) string {
+		if r.URL.Path == subscribe.Path || r.URL.Path == subscribe.PathRancher {
+			return identity.Local
+		}
+		return member(r)
+	}
+	return a
+}
+
+func (t *telemetry) subscriptions() subscribe.Observer {
+	open := prometheus.NewGauge(prometheus.GaugeOpts{Name: "drover_subscriptions", Help: "Open streams of changes."})
+	ended := counters("drover_subscriptions_ended_total", "Streams of changes that have ended, by reason.", "why")
+	t.registry.MustRegister(open, ended)
+	return subscribe.Observer{Streams: func(n int) { open.Add(float64(n)) },
+		Ended: func(why string) { ended.WithLabelValues(why).Inc() }}
 }

@@ -8,13 +8,17 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -83,4 +87,34 @@ func (u *Update) Commit(ctx context.Context, c client.Client, recorder events.Ev
 	}
 	u.events = nil
 	return nil
+}
+
+// maxMessage limits the message of a condition, in bytes.
+const maxMessage = 1536
+
+// Readiness is the overall result of reconciling an object, as shown in the object's status.
+type Readiness struct {
+	Ready bool
+	// Stalled is true if manual action is required.
+	Stalled         bool
+	Reason, Message string
+	// Again is the time until the next check. If it is 0, the controller waits for a change.
+	Again time.Duration
+}
+
+// Write sets the Ready condition, sets the Stalled condition while manual action is required, and sets observed to the
+// generation that the conditions refer to. This is what kstatus expects.
+func (r Readiness) Write(generation int64, observed *int64, conditions *[]metav1.Condition) {
+	*observed = generation
+	c := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: r.Reason,
+		Message: protocol.Cut(r.Message, maxMessage), ObservedGeneration: generation}
+	if r.Ready {
+		c.Status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(conditions, c)
+	if c.Type, c.Status = v1.ConditionStalled, metav1.ConditionTrue; r.Stalled {
+		meta.SetStatusCondition(conditions, c)
+		return
+	}
+	meta.RemoveStatusCondition(conditions, c.Type)
 }

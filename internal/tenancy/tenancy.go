@@ -9,7 +9,9 @@
 package tenancy
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -140,4 +142,31 @@ func toTemplate(object runtime.Object, labels map[string]string) (set.Template, 
 	unstructured.RemoveNestedField(o.Object, "status")
 	set.AddLabels(o, labels)
 	return set.Template{Object: o}, nil
+}
+
+// Claims returns, for each project of a member, the namespaces that the project lists but that belong to another
+// project, together with the name of that project. A namespace belongs to the oldest project that lists it. If
+// several projects have the same age, it belongs to the project whose name sorts first. The result does not depend on
+// the order of the projects.
+func Claims(projects []*v1.Project) map[string]map[string]string {
+	ordered := slices.SortedFunc(slices.Values(projects), func(a, b *v1.Project) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	owners := map[string]string{}
+	taken := map[string]map[string]string{}
+	for _, p := range ordered {
+		for _, namespace := range p.Spec.Namespaces {
+			owner, claimed := owners[namespace]
+			switch {
+			case !claimed:
+				owners[namespace] = p.Name
+			case owner != p.Name:
+				if taken[p.Name] == nil {
+					taken[p.Name] = map[string]string{}
+				}
+				taken[p.Name][namespace] = owner
+			}
+		}
+	}
+	return taken
 }

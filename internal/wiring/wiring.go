@@ -5,9 +5,14 @@
 package wiring
 
 import (
+	"context"
 	"fmt"
+	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -38,4 +43,26 @@ func Add(mgr ctrl.Manager, controllers []Controller) error {
 		}
 	}
 	return nil
+}
+
+// CachesFilled returns an error for the first kind whose cache is not filled yet. It does not wait.
+func CachesFilled(caches cache.Cache, kinds ...client.Object) error {
+	now, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	for _, object := range kinds {
+		informer, err := caches.GetInformer(now, object)
+		if err != nil || !informer.HasSynced() {
+			return notFilled(object, err)
+		}
+	}
+	return nil
+}
+
+// notFilled returns an error that explains why the cache of a kind is not filled.
+func notFilled(object client.Object, err error) error {
+	if meta.IsNoMatchError(err) {
+		return fmt.Errorf("cache of %T cannot be filled: the hub's API server does not have the kind; "+
+			"apply the CRDs of this version", object)
+	}
+	return fmt.Errorf("cache of %T is not filled yet", object)
 }

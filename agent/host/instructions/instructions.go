@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -55,12 +56,12 @@ func (r *Runner) once(ctx context.Context, o *order, instruction protocol.HostIn
 			r.fail(o, protocol.HostInterrupted, instruction.ID, message, "")
 			return false
 		case state == running:
-			pause(ctx, lockPoll)
+			await.Time(ctx, lockPoll)
 		case starts >= maxStarts:
 			r.fail(o, protocol.HostFailed, instruction.ID, "the instruction could not begin: "+why, "")
 			return false
 		default:
-			if starts++; starts > 1 && !pause(ctx, lockPoll) {
+			if starts++; starts > 1 && !await.Time(ctx, lockPoll) {
 				return false
 			}
 			if err := r.start(ctx, instruction); err != nil {
@@ -152,7 +153,7 @@ func (r *Runner) repeat(ctx context.Context, o *order, instruction protocol.Host
 				r.periodic[instruction.ID] = report(why, secretsOf(o.HostInstructions))
 			}
 		})
-		if !pause(ctx, instruction.Period()) {
+		if !await.Time(ctx, instruction.Period()) {
 			return
 		}
 	}

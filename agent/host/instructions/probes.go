@@ -15,8 +15,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"time"
 
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -45,7 +45,7 @@ func watchProbe(ctx context.Context, root string, probe protocol.HostProbe, chan
 				changed(false)
 			}
 		}
-		if !pause(ctx, probe.Period()) {
+		if !await.Time(ctx, probe.Period()) {
 			return
 		}
 	}
@@ -121,16 +121,4 @@ func probeTLS(root string, probe protocol.HostProbe) (*tls.Config, error) {
 		config.Certificates = []tls.Certificate{pair}
 	}
 	return config, nil
-}
-
-// pause waits. It returns false if ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

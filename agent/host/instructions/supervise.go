@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -77,7 +78,7 @@ const endPoll = 500 * time.Millisecond
 // awaitEnd calls the function end when the agent requests the end of the instruction. It returns after the call, or
 // when ctx ends.
 func awaitEnd(ctx context.Context, entry string, end func()) {
-	for pause(ctx, endPoll) {
+	for await.Time(ctx, endPoll) {
 		if _, err := os.Stat(filepath.Join(entry, fileEnd)); err == nil {
 			end()
 			return

@@ -15,6 +15,7 @@ import (
 	"github.com/gorilla/websocket"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/identity/refusal"
 )
@@ -216,7 +217,7 @@ func (st *stream) write(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-changed:
-			if !pause(ctx, pace-time.Since(begun)) {
+			if !await.Time(ctx, pace-time.Since(begun)) {
 				return ctx.Err()
 			}
 		case <-bookmark:
@@ -230,15 +231,6 @@ func (st *stream) write(ctx context.Context) error {
 			rights.Reset(wait.Jitter(st.every, 0.1))
 		}
 	}
-}
-
-// pause waits for the given time. It returns false if ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil
 }
 
 // again repeats the reviews of the user's identity and rights. If the rights for a kind have changed, the stream sends

@@ -7,8 +7,13 @@ package connector
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"net"
+	"net/http"
 	"net/url"
+	"time"
 )
 
 // ErrRefused is returned when the upstream responds but refuses the user. The password may be wrong, or the user may be
@@ -68,4 +73,26 @@ type PostCallback interface {
 	// StateField returns the name of the form field with the state, such as RelayState. The address of the login page
 	// has a parameter with the same name.
 	StateField() string
+}
+
+// MaxHeader is the maximum size of the header of an upstream's response, in bytes.
+const MaxHeader = 64 << 10
+
+// dialTimeout is the time limit for connecting to an upstream, and for the TLS handshake.
+const dialTimeout = 5 * time.Second
+
+// Client returns an HTTP client for requests to an upstream. The timeout applies to each request, including its body.
+// The client follows no redirects, because a redirect could send a token or a secret to another server.
+func Client(roots *x509.CertPool, timeout time.Duration, connections int) *http.Client {
+	return &http.Client{
+		Timeout:       timeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
+			TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots},
+			TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
+			MaxResponseHeaderBytes: MaxHeader,
+			MaxConnsPerHost:        connections, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute,
+		},
+	}
 }

@@ -12,7 +12,10 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/drover-dev/drover/internal/audit"
 	"github.com/drover-dev/drover/internal/signin/quietlog"
@@ -110,4 +113,20 @@ func Digest(s string) string {
 func IsDigest(s string) bool {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(s)
 	return err == nil && len(s) == DigestLength && len(raw) == sha256.Size
+}
+
+// AudienceCluster is the prefix of an audience for one cluster. The rest of the audience is <namespace>/<name>.
+const AudienceCluster = "cluster:"
+
+// ClusterOf returns the cluster (<namespace>/<name>) in an audience, and reports whether the audience is valid for one
+// cluster.
+func ClusterOf(audience string) (cluster string, one bool) {
+	cluster, one = strings.CutPrefix(audience, AudienceCluster)
+	return cluster, one && IsCluster(cluster)
+}
+
+// IsCluster reports whether a string has the form <namespace>/<name> with a valid namespace and a valid Cluster name.
+func IsCluster(s string) bool {
+	namespace, name, _ := strings.Cut(s, "/")
+	return len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(name)) == 0
 }
