@@ -39,15 +39,16 @@ stories := dist/stories
 nodeprograms := etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl
 
 # "make lint" runs go vet, and no test needs debugging symbols.
-# e2e tests timing and is idle for a third of its time, so the other packages run at the same time with a lower
-# priority. They are idle about as often, so four of them run at once.
-# Their linkers and API servers live for seconds. With GOGC=400 they need a sixth less CPU time, and about 150 MB more
-# memory each, which would be too much for the many programs of e2e.
+# e2e tests timing and is idle for a third of its time, so other packages run at the same time with a lower priority:
+# four at once, because they are idle about as often. Those of the folder late start when e2e has ended.
+# With GOGC=400, linkers and API servers need a sixth less CPU time and 150 MB more memory each, too much for e2e.
 gotest = go test -vet=off -ldflags='-s -w' -timeout 30m $(if $(RACE),-race) $(TESTFLAGS)
-# The slowest packages start first.
-slow = ./test/policy ./internal/server ./agent/apply ./agent/plan
-mosttests = GOGC=400 nice $(gotest) -p 4 -skip '$(long)' $(slow) $$(go list ./... | grep -v /test/e2e$$) & others=$$!; \
-	$(gotest) -skip '$(long)' ./test/e2e; failed=$$?; (cd test/drain && $(gotest) ./...) || failed=1; wait $$others && exit $$failed
+# The slowest packages start first, and before them two that mostly wait. "make e2e" runs test/e2e/nodes.
+slow = $(addprefix ./,test/policy agent/plan cmd/kubectl-drover/agents internal/portal/subscribe internal/server agent/apply agent/deployment internal/signin)
+late = controllers
+mosttests = GOGC=400 nice $(gotest) -p 4 -skip '$(long)' $(slow) $$(go list ./... | grep -Ev '/test/e2e(/|$$)|/drover/$(late)(/|$$)') & others=$$!; \
+	$(gotest) -skip '$(long)' ./test/e2e; failed=$$?; (cd test/drain && $(gotest) ./...) || failed=1; \
+	GOGC=400 nice $(gotest) -p 2 -skip '$(long)' ./$(late)/... || failed=1; wait $$others && exit $$failed
 
 .DEFAULT_GOAL := help
 
@@ -164,7 +165,6 @@ drill: ## Restore a hub's etcd from a backup with 100 simulated members, check t
 .PHONY: install uninstall
 install: ## Install only the CRDs into kubectl's current cluster.
 	hack/deploy.sh install
-
 uninstall: ## Remove the CRDs. This is refused while objects would be stranded. FORCE=1 deletes them first.
 	hack/deploy.sh uninstall
 

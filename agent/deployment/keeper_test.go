@@ -62,7 +62,7 @@ func input(image string, agent v1.Agent) registration.ManifestInput {
 
 func newMember(t *testing.T) *fixture {
 	t.Helper()
-	m := &fixture{Env: testkit.Start(t)}
+	m := &fixture{Env: testkit.StartMember(t)}
 	programs, err := lab.Binaries(t.Context(), io.Discard, lab.Kubectl)
 	if err != nil {
 		t.Fatal(err)

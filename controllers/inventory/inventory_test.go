@@ -269,11 +269,16 @@ func TestUpstreamAPIAcceptsTheProfile(t *testing.T) {
 	})
 }
 
+// TestProfilesAreWrittenWhileTheirKindIsInstalled has its own API server, because other tests need the kind.
+func TestProfilesAreWrittenWhileTheirKindIsInstalled(t *testing.T) {
+	env := testkit.Start(t)
+	t.Run("they are written once the kind is installed", func(t *testing.T) { testKindIsInstalled(t, env) })
+	t.Run("they are written again when a removed kind returns", func(t *testing.T) { testKindReturns(t, env) })
+}
+
 // Tools can be installed and removed together with their kinds. A hub with many Clusters must not retry endlessly for
 // each of them and log each time that a kind is gone.
-func TestProfilesAreWrittenAgainWhenARemovedKindReturns(t *testing.T) {
-	env := testkit.Start(t)
-	install(t, env)
+func testKindReturns(t *testing.T, env *testkit.Env) {
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
 	if err := env.Client.Create(t.Context(), cluster); err != nil {
 		t.Fatal(err)
@@ -330,8 +335,7 @@ func TestProfileOfAnotherManagerIsLeftAlone(t *testing.T) {
 }
 
 // The kind is installed while the manager runs.
-func TestProfilesAreWrittenOnceTheKindIsInstalled(t *testing.T) {
-	env := testkit.Start(t)
+func testKindIsInstalled(t *testing.T, env *testkit.Env) {
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "early"}}
 	if err := env.Client.Create(t.Context(), cluster); err != nil {
 		t.Fatal(err)

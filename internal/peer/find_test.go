@@ -137,7 +137,7 @@ func slice(service, name string, addresses map[string]bool) *discoveryv1.Endpoin
 }
 
 func TestEndpointsFindsTheReplicasBehindAService(t *testing.T) {
-	env := testkit.Start(t)
+	env := testkit.StartMember(t)
 	env.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: hubNamespace}})
 	endpoints := asManager(t, env)
 	env.Apply(t, slice(peersService, "one", map[string]bool{"10.0.0.1": true}))

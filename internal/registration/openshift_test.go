@@ -101,7 +101,7 @@ func agentPod(t *testing.T, namespace string) *corev1.Pod {
 
 func TestOpenShiftAdmitsTheAgentsPod(t *testing.T) {
 	t.Parallel()
-	env := testkit.Start(t)
+	env := testkit.StartMember(t)
 	constrained(t, env)
 	const namespace = "constrained"
 	env.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{

@@ -6,6 +6,7 @@ package signin
 import (
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/go-logr/logr"
+	"golang.org/x/crypto/argon2"
 	"golang.org/x/oauth2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -49,8 +51,14 @@ const secretPassword = "correct-horse-battery"
 // bounds are the bounds of sessions in these tests.
 var bounds = Bounds{Idle: 2 * time.Hour, Lifetime: 12 * time.Hour}
 
-// hash returns the hash of secretPassword.
-var hash = sync.OnceValues(func() (string, error) { return password.Hash(secretPassword) })
+// hash is a hash of secretPassword with the lowest cost. The tests verify it hundreds of times, and package password
+// tests the usual cost.
+var hash = func() string {
+	salt := []byte("salt of the tests")
+	sum := argon2.IDKey([]byte(secretPassword), salt, 1, 8, 1, 32)
+	return fmt.Sprintf("$argon2id$v=%d$m=8,t=1,p=1$%s$%s", argon2.Version, base64.RawStdEncoding.EncodeToString(salt),
+		base64.RawStdEncoding.EncodeToString(sum))
+}()
 
 // fixture is an issuer with TLS and a real API server, with one user.
 type fixture struct {
@@ -128,16 +136,12 @@ func newFixture(t testing.TB) *fixture {
 // addUser makes a User with secretPassword.
 func (f *fixture) addUser(user *v1.User) {
 	f.t.Helper()
-	stored, err := hash()
-	if err != nil {
-		f.t.Fatal(err)
-	}
 	f.Apply(f.t, user)
 	f.t.Cleanup(func() { _ = f.Client.Delete(context.Background(), user) })
 	f.Apply(f.t, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1.UserSecretPrefix + user.Name,
 			Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindUser}},
-		Data: map[string][]byte{v1.UserSecretKey: []byte(stored), v1.UserSecretUID: []byte(user.UID)},
+		Data: map[string][]byte{v1.UserSecretKey: []byte(hash), v1.UserSecretUID: []byte(user.UID)},
 	})
 }
 

@@ -292,7 +292,7 @@ func TestOpenRequestsOfAWorkloadEndAnHourAfterItsToken(t *testing.T) {
 
 // A real API server of another cluster issues the tokens of ServiceAccounts.
 func TestServiceAccountOfAnotherClusterIsAWorkload(t *testing.T) {
-	f, other := newFixture(t), testkit.Start(t)
+	f, other := newFixture(t), testkit.StartMember(t)
 	var document struct{ Issuer string }
 	clients, err := kubernetes.NewForConfig(other.Config)
 	if err != nil {

@@ -50,11 +50,11 @@ type way struct {
 	bob     *computer
 }
 
-// TestUsersGoOnWithoutTheHubAtTheAPIServer: real API servers with the files and flags of
+// TestLong_UsersGoOnWithoutTheHubAtTheAPIServer: real API servers with the files and flags of
 // docs/operations/direct-access.md. With the hub killed, get, exec and port-forward go on, also after a restart of the
 // API server and of the webhook server that it asks. A revocation that was made before holds with the webhook; with
 // --authentication-config it does not, as the page says.
-func TestUsersGoOnWithoutTheHubAtTheAPIServer(t *testing.T) {
+func TestLong_UsersGoOnWithoutTheHubAtTheAPIServer(t *testing.T) {
 	t.Parallel()
 	s := build(t)
 	webhook, config := &way{system: s, page: "member-token-review.yaml"}, &way{system: s, page: "member-authentication.yaml"}

@@ -26,7 +26,8 @@ import (
 func TestPeopleSignInByKeyboardInARealBrowser(t *testing.T) {
 	t.Parallel()
 	chromium.Find(t) // before a hub is started
-	s := startWith(t, (*system).startSignIn)
+	s := build(t)
+	s.startSignIn(t)
 	secret := makeUser(t, s, "alice")
 	awaitKeys(t, s)
 	v := newVisitor(t, s, "alice", secret)

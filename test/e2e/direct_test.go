@@ -21,9 +21,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestUsersGoOnWithoutTheHub: with the hub killed, get, exec and port-forward go on by the member's own address, also
-// when the API server and the agent of the member are restarted; a revocation made before holds.
-func TestUsersGoOnWithoutTheHub(t *testing.T) {
+// TestLong_UsersGoOnWithoutTheHub: with the hub killed, get, exec and port-forward go on by the member's own address,
+// also when the API server and the agent of the member are restarted; a revocation made before holds.
+func TestLong_UsersGoOnWithoutTheHub(t *testing.T) {
 	t.Parallel()
 	s := startWith(t, (*system).startSignIn)
 	cluster, manifest := s.created(t, "member")

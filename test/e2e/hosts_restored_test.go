@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// TestARestoredHubCleansNoHost: the hub's etcd goes back to a snapshot from before a host got its plan.
-func TestARestoredHubCleansNoHost(t *testing.T) {
+// TestLong_ARestoredHubCleansNoHost: the hub's etcd goes back to a snapshot from before a host got its plan.
+func TestLong_ARestoredHubCleansNoHost(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed, which the join command takes")

@@ -28,8 +28,9 @@ func TestPeopleSeeTheirFleetInARealBrowser(t *testing.T) {
 	t.Parallel()
 	chromium.Find(t) // before a hub is started
 	h := &trustingHub{file: filepath.Join(t.TempDir(), "authentication.yaml")}
-	h.system = startWith(t, func(s *system, t *testing.T) { h.install(t, s) })
-	s := h.system
+	s := build(t)
+	h.system = s
+	h.install(t, s)
 	secret := makeUser(t, s, "alice")
 	token := signIn(t, s, "alice", secret)
 	h.trust(t)

@@ -53,10 +53,10 @@ roleTemplateName: rt-deploy
 userName: u-1
 `
 
-// TestAMemberMovesFromRancherAndBack exports what Rancher has of a member, applies it to the hub, and imports the
+// TestLong_AMemberMovesFromRancherAndBack exports what Rancher has of a member, applies it to the hub, and imports the
 // member: its users have the rights that they had, in the namespaces that their project had. Deleting the Cluster takes
 // all of it back, and Rancher's objects are as they were.
-func TestAMemberMovesFromRancherAndBack(t *testing.T) {
+func TestLong_AMemberMovesFromRancherAndBack(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	s.becomesRancher(t)

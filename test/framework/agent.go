@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/drover-dev/drover/internal/protocol"
@@ -93,8 +94,7 @@ func prepareAgent(ctx context.Context, member *Plane, env []string, name, namesp
 // ApplyManifest applies an agent's manifest, as a user does to make a running agent join again. The argument
 // namespace is used as in InstallAgent.
 func ApplyManifest(ctx context.Context, member *Plane, manifest []byte, namespace string) error {
-	_, err := member.Kubectl(ctx, moved(manifest, namespace), "apply", "--server-side", "--force-conflicts", "-f", "-")
-	return err
+	return member.apply(ctx, moved(manifest, namespace), client.ForceOwnership)
 }
 
 // moved returns a manifest for another namespace, in which all names are changed accordingly.

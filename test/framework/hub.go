@@ -56,17 +56,8 @@ func InstallHub(ctx context.Context, plane *Plane) (*Hub, error) {
 // InstallReplicas is like InstallHub, but supports any layout of managers. If it fails, StopManagers of the returned
 // Hub ends the processes that are running.
 func InstallReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, error) {
-	for _, args := range [][]string{
-		{"apply", "--server-side", "-f", "config/manager/namespace.yaml"},
-		{"apply", "--server-side", "-k", "config/crd"},
-		{"wait", "--for=condition=Established", "crd", "--all"},
-		{"apply", "--server-side", "-k", "config/policy"},
-		{"apply", "--server-side", "-k", "config/roles"},
-		{"apply", "--server-side", "-k", "config/rbac"},
-	} {
-		if _, err := plane.Kubectl(ctx, nil, args...); err != nil {
-			return &Hub{Plane: plane}, err
-		}
+	if err := plane.applyHub(ctx); err != nil {
+		return &Hub{Plane: plane}, err
 	}
 	return StartReplicas(ctx, plane, layout)
 }

@@ -43,12 +43,7 @@ var building sync.Mutex
 // install applies the objects that the provisioner needs. The Deployment's pod cannot run, because the plane has no
 // nodes.
 func (p *Provisioner) install(ctx context.Context) error {
-	for _, folder := range p.Folders {
-		if _, err := p.hub.Kubectl(ctx, nil, "apply", "--server-side", "-k", folder); err != nil {
-			return err
-		}
-	}
-	if _, err := p.hub.Kubectl(ctx, nil, "wait", "--for=condition=Established", "crd", "--all"); err != nil {
+	if err := p.hub.applyFolders(ctx, p.Folders...); err != nil {
 		return err
 	}
 	var err error

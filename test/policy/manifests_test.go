@@ -11,11 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// TestEveryManifestPassesAServerSideDryRun asks an API server about each object of config/. A field that this version
-// does not know is an error.
-func TestEveryManifestPassesAServerSideDryRun(t *testing.T) {
-	h := startHub(t)
-	h.awaitPolicies(t)
+// testManifests asks the API server about each object of config/. A field that this version does not know is an error.
+func testManifests(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	for _, o := range manifests(t, "config/manager") {
 		if o.GetKind() == "Service" {

@@ -308,6 +308,7 @@ func TestPolicies(t *testing.T) {
 	t.Run("a provisioner that was taken over, which makes snapshots of etcd", func(t *testing.T) {
 		testEtcdSnapshots(t, h)
 	})
+	t.Run("every manifest passes a server-side dry run", func(t *testing.T) { testManifests(t, h) })
 }
 
 func testFormOfPolicies(t *testing.T, h *fixture) {

@@ -43,7 +43,18 @@ type Env struct {
 // create; other tests share a server, see Shared. lab.Binaries finds or builds the binaries.
 func Start(t testing.TB) *Env {
 	t.Helper()
-	env, stop, err := start(t.Context(), Path(t, "config/crd/bases"))
+	return startFor(t, Path(t, "config/crd/bases"))
+}
+
+// StartMember is Start without the CRDs of a hub, which take the API server about a second of processor time.
+func StartMember(t testing.TB) *Env {
+	t.Helper()
+	return startFor(t)
+}
+
+func startFor(t testing.TB, crds ...string) *Env {
+	t.Helper()
+	env, stop, err := start(t.Context(), crds...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,8 +66,8 @@ func Start(t testing.TB) *Env {
 	return env
 }
 
-// start starts an API server with the CRDs of a folder.
-func start(ctx context.Context, crds string) (*Env, func() error, error) {
+// start starts an API server with the CRDs of folders.
+func start(ctx context.Context, crds ...string) (*Env, func() error, error) {
 	assets, err := lab.Binaries(ctx, os.Stderr, lab.Etcd, lab.APIServer, lab.Kubectl)
 	if err != nil {
 		return nil, nil, err
@@ -67,7 +78,7 @@ func start(ctx context.Context, crds string) (*Env, func() error, error) {
 	}
 	environment := &envtest.Environment{
 		BinaryAssetsDirectory: dir,
-		CRDDirectoryPaths:     []string{crds},
+		CRDDirectoryPaths:     crds,
 		ErrorIfCRDPathMissing: true,
 		// The usual 20 s are too short on a machine that runs other packages' tests at the same time.
 		ControlPlaneStartTimeout: Patience * time.Minute,

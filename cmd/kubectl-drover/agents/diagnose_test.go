@@ -170,7 +170,7 @@ func TestTheReasonIsThePodsStateOrTheAgentsError(t *testing.T) {
 
 // In TestAnImportSaysWhyTheAgentDoesNotConnect, the member's kubelet reports that it cannot pull the image.
 func TestAnImportSaysWhyTheAgentDoesNotConnect(t *testing.T) {
-	hub, member := testkit.Start(t), testkit.Start(t)
+	hub, member := testkit.Shared(t), testkit.StartMember(t)
 	workspace := hub.Workspace(t)
 	kubeconfig := testkit.Kubeconfig(t, testkit.Context{Name: "hub", Namespace: workspace, Env: hub},
 		testkit.Context{Name: "member", Namespace: workspace, Env: member})

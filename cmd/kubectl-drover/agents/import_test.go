@@ -35,7 +35,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: eve}]
 // Cluster's registration Secret before an administrator imports the Cluster. One API server is the hub, the other is
 // the imported cluster.
 func TestAnImportAppliesNoManifestThatDroverHasNotMade(t *testing.T) {
-	hub, member := testkit.Start(t), testkit.Start(t)
+	hub, member := testkit.Shared(t), testkit.StartMember(t)
 	workspace := hub.Workspace(t)
 	kubeconfig := testkit.Kubeconfig(t, testkit.Context{Name: "hub", Namespace: workspace, Env: hub},
 		testkit.Context{Name: "member", Namespace: workspace, Env: member})

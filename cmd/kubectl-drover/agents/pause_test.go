@@ -17,7 +17,7 @@ import (
 )
 
 func TestTheAgentsOfClustersArePausedAndResumed(t *testing.T) {
-	hub := testkit.Start(t)
+	hub := testkit.Shared(t)
 	workspace := hub.Workspace(t)
 	for _, name := range []string{"a", "b"} {
 		hub.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: name}})

@@ -63,6 +63,8 @@ type reporter struct {
 	lease      *coordinationv1.Lease
 }
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
 func newReporter(t *testing.T) reporter {
 	t.Helper()
 	r := reporter{hub: testkit.Start(t)}

@@ -35,7 +35,7 @@ type Member struct {
 // Start starts an API server, applies the manifest of an agent of the Full profile, and waits until it has its rights.
 func Start(t testing.TB) *Member {
 	t.Helper()
-	m := &Member{Env: testkit.Start(t)}
+	m := &Member{Env: testkit.StartMember(t)}
 	manifest, err := new(registration.Manifests).Manifest(registration.ManifestInput{
 		Image: "drover:v1", Trust: v1.TrustSystem, Token: strings.Repeat("t", 40), Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}},
 	})

@@ -1,0 +1,116 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package framework
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// rendered has the manifests of folders by path. All planes of a test binary share them.
+var rendered = struct {
+	sync.Mutex
+	manifests map[string][]byte
+}{manifests: map[string][]byte{}}
+
+// render returns the manifests that kustomize builds from a folder of the sources.
+func (p *Plane) render(ctx context.Context, folder string) ([]byte, error) {
+	rendered.Lock()
+	defer rendered.Unlock()
+	path := filepath.Join(p.programs.Root, folder)
+	if manifests, found := rendered.manifests[path]; found {
+		return manifests, nil
+	}
+	out, err := p.Kubectl(ctx, nil, "kustomize", path)
+	if err != nil {
+		return nil, err
+	}
+	rendered.manifests[path] = []byte(out)
+	return rendered.manifests[path], nil
+}
+
+// applyHub applies what "make deploy" applies, except the Deployment.
+func (p *Plane) applyHub(ctx context.Context) error {
+	namespace, err := os.ReadFile(filepath.Join(p.programs.Root, "config/manager/namespace.yaml"))
+	if err != nil {
+		return fmt.Errorf("read the manager's namespace: %w", err)
+	}
+	if err := p.apply(ctx, namespace); err != nil {
+		return err
+	}
+	return p.applyFolders(ctx, "config/crd", "config/policy", "config/roles", "config/rbac")
+}
+
+// applyFolders applies what kustomize builds from folders of the sources, and waits until the API server serves the
+// kinds of their CRDs.
+func (p *Plane) applyFolders(ctx context.Context, folders ...string) error {
+	for _, folder := range folders {
+		manifests, err := p.render(ctx, folder)
+		if err != nil {
+			return err
+		}
+		if err := p.apply(ctx, manifests); err != nil {
+			return fmt.Errorf("apply %s: %w", folder, err)
+		}
+	}
+	return p.awaitKinds(ctx)
+}
+
+// apply applies manifests as "kubectl apply --server-side" does. kubectl would make the API server build its OpenAPI
+// documents first, which takes more CPU time than all the objects of a hub.
+func (p *Plane) apply(ctx context.Context, manifests []byte, options ...client.ApplyOption) error {
+	options = append(options, client.FieldOwner("kubectl"))
+	for documents := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), 4096); ; {
+		object := &unstructured.Unstructured{}
+		if err := documents.Decode(object); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read manifests: %w", err)
+		}
+		if len(object.Object) == 0 { // only comments
+			continue
+		}
+		if err := p.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), options...); err != nil {
+			return fmt.Errorf("apply %s %s: %w", object.GetKind(), client.ObjectKeyFromObject(object), err)
+		}
+	}
+}
+
+// awaitKinds waits until all CRDs are established.
+func (p *Plane) awaitKinds(ctx context.Context) error {
+	return Await(ctx, func(ctx context.Context) error {
+		crds := &unstructured.UnstructuredList{}
+		crds.SetAPIVersion("apiextensions.k8s.io/v1")
+		crds.SetKind("CustomResourceDefinitionList")
+		if err := p.Client.List(ctx, crds); err != nil {
+			return fmt.Errorf("list CRDs: %w", err)
+		}
+		for _, crd := range crds.Items {
+			if !established(crd.Object) {
+				return fmt.Errorf("CRD %s is not established", crd.GetName())
+			}
+		}
+		return nil
+	})
+}
+
+func established(crd map[string]any) bool {
+	conditions, _, _ := unstructured.NestedSlice(crd, "status", "conditions")
+	for _, condition := range conditions {
+		if c, ok := condition.(map[string]any); ok && c["type"] == "Established" && c["status"] == "True" {
+			return true
+		}
+	}
+	return false
+}
