@@ -74,7 +74,7 @@ func rules() []rule {
 		},
 		{
 			from: "internal/rollout", ours: []string{"./api"}, never: effects(),
-			why: "rollout is pure: controller, agent, tests and hack/plan-steps must see the same next step",
+			why: "rollout is pure: controller, agent, tests and previews must see the same next step",
 		},
 		{
 			from: "cmd/kubectl-drover/rancher", ours: []string{"./api"}, never: effects(),

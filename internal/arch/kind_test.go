@@ -70,6 +70,7 @@ func (w *workspaces) greetings() wiring.Controller {
 		{path: "config/roles/workspace.yaml"},
 		{path: "config/policy"},
 		{path: "docs/spec"},
+		{path: "docs/guide/subscribe.md"},
 	}
 }
 

@@ -24,6 +24,51 @@ func TestTypesStayWithinTheirBudgets(t *testing.T) {
 	report(t, shapeProblems(goFiles(t)))
 }
 
+// TestTypesEmbedFewMethods fails for a type that has more than maxMethods methods, including the methods of embedded
+// types, and more than its number in the list.
+func TestTypesEmbedFewMethods(t *testing.T) {
+	r := ratchet{
+		file: "internal/arch/testdata/methods.txt", defect: "methods with those of embedded types",
+		repair: "hold a type in a named field instead of embedding it",
+	}
+	r.check(t, embeddedMethods(shapesOf(goFiles(t))), func(string) int { return maxMethods })
+}
+
+// embeddedMethods returns the number of methods of each type that embeds another type, including the methods of
+// embedded structs of the product.
+func embeddedMethods(shapes map[string]*shape) map[string]int {
+	counts := map[string]int{}
+	for name, s := range shapes {
+		if len(s.embeds) > 0 {
+			counts[name] = allMethods(name, shapes, nil)
+		}
+	}
+	return counts
+}
+
+// allMethods returns the number of methods of a type, including the methods of embedded structs of the product. If the
+// name fits types in several folders, it returns the highest of their numbers.
+func allMethods(name string, shapes map[string]*shape, within []string) int {
+	if pattern, elsewhere := strings.CutPrefix(name, "*/"); elsewhere {
+		most := 0
+		for other := range shapes {
+			if path.Base(other) == pattern {
+				most = max(most, allMethods(other, shapes, within))
+			}
+		}
+		return most
+	}
+	s := shapes[name]
+	if s == nil || slices.Contains(within, name) {
+		return 0
+	}
+	n := s.methods
+	for _, e := range s.embeds {
+		n += allMethods(e, shapes, append(within, name))
+	}
+	return n
+}
+
 // A shape holds the counts of a type.
 type shape struct {
 	methods int
@@ -31,14 +76,20 @@ type shape struct {
 	embeds  []string // as embedded names them
 }
 
-// shapeProblems lists the types of the product above a budget.
-func shapeProblems(files []source) []string {
+// shapesOf returns the types of the product by name.
+func shapesOf(files []source) map[string]*shape {
 	shapes := map[string]*shape{}
 	for _, f := range files {
 		if !f.test() && !f.generated && !testOnlyFolder(f.dir()) {
 			addShapes(f, shapes)
 		}
 	}
+	return shapes
+}
+
+// shapeProblems lists the types of the product above a budget.
+func shapeProblems(files []source) []string {
+	shapes := shapesOf(files)
 	var problems []string
 	for _, name := range slices.Sorted(maps.Keys(shapes)) {
 		if n := shapes[name].methods; n > maxMethods {
@@ -129,5 +180,15 @@ func TestShapeRules(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			expect(t, shapeProblems([]source{fixture(t, "x/x.go", "package x\n\n"+tt.text)}), tt.want)
 		})
+	}
+}
+
+func TestMethodsOfEmbeddedTypesCount(t *testing.T) {
+	a := fixture(t, "a/x/x.go", "package x\n\ntype Outer struct { *Inner; y.Store; Named Inner; sync.Mutex }\n\n"+
+		"type Inner struct { *Outer }\n\nfunc (*Inner) a() {}\n\nfunc (*Inner) b() {}\n\nfunc (Outer) c() {}\n")
+	b := fixture(t, "a/y/y.go", "package y\n\ntype Store struct{}\n\nfunc (*Store) d() {}\n")
+	got := embeddedMethods(shapesOf([]source{a, b}))
+	if want := map[string]int{"a/x.Outer": 4, "a/x.Inner": 4}; !maps.Equal(got, want) {
+		t.Errorf("got the numbers of methods %v, want %v", got, want)
 	}
 }

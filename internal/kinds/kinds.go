@@ -6,8 +6,8 @@
 // The registry defines which kinds users may watch, which metadata caches keep, and which sets are delivered to
 // members.
 //
-// The caches (config), the indexes (index), the stream of changes (portal/subscribe), the web page, and the delivery
-// store read the registry.
+// The caches (config), the indexes (index), the stream of changes (portal/subscribe), the web page, the support bundle,
+// and the delivery store read the registry.
 package kinds
 
 import (

@@ -36,20 +36,26 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// listing is a registry that records the names of all metrics, including metrics without a sample.
+// listing is a registry that records the names and labels of all metrics, including metrics without a sample.
 type listing struct {
 	*prometheus.Registry
-	names []string
+	names  []string
+	labels map[string][]string
 }
 
-var fqName = regexp.MustCompile(`fqName: "([^"]+)"`)
+var (
+	fqName         = regexp.MustCompile(`fqName: "([^"]+)"`)
+	variableLabels = regexp.MustCompile(`variableLabels: \{([^}]*)\}`)
+)
 
 func (l *listing) MustRegister(all ...prometheus.Collector) {
 	for _, c := range all {
 		descs := make(chan *prometheus.Desc)
 		go func() { defer close(descs); c.Describe(descs) }()
 		for desc := range descs {
-			l.names = append(l.names, fqName.FindStringSubmatch(desc.String())[1])
+			name := fqName.FindStringSubmatch(desc.String())[1]
+			l.names = append(l.names, name)
+			l.labels[name] = strings.Split(variableLabels.FindStringSubmatch(desc.String())[1], ",")
 		}
 	}
 	l.Registry.MustRegister(all...)
@@ -66,7 +72,7 @@ func seen(t *testing.T, clusters ...client.Object) (*telemetry, *listing) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := &listing{Registry: prometheus.NewRegistry()}
+	names := &listing{Registry: prometheus.NewRegistry(), labels: map[string][]string{}}
 	o := observe(nil, members.New(logr.Discard(), time.Now).States, names)
 	o.watchLinks(func() (heard, hearing int) { return 1, 2 })
 	o.watchServer(func() error { return nil }, holder,

@@ -26,18 +26,16 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/internal/kinds"
 )
 
 // bundled returns the kinds of objects that a bundle contains. Secrets and ConfigMaps must never be among them.
 func bundled() []schema.GroupVersionKind {
-	var kinds []schema.GroupVersionKind
-	for _, kind := range []string{
-		"AuthProvider", "Cluster", "ClusterRoleTemplateBinding", "Host", "Plan", "Project", "ProjectRoleTemplateBinding",
-		"RoleTemplate", "User",
-	} {
-		kinds = append(kinds, v1.GroupVersion.WithKind(kind))
+	var all []schema.GroupVersionKind
+	for _, kind := range kinds.All() {
+		all = append(all, v1.GroupVersion.WithKind(kind.Name))
 	}
-	return append(kinds, ofManager()...)
+	return append(all, ofManager()...)
 }
 
 // ofManager returns the kinds for which a bundle contains only objects in the manager's namespace.

@@ -55,7 +55,7 @@ runs plans.
 
 NAME is a Plan of the workspace. FILE, or - for standard input, contains Plans, which do not have to
 exist on the hub. Each document is simulated on its own. Other kinds are skipped. A document may
-also be a scenario for hack/plan-steps.
+also be a scenario, which is a plan with its simulated clusters and needs no hub.
 
 The simulation starts at the beginning of the plan, as if the plan were not paused and had not
 upgraded any node. It uses the Clusters of the workspace, each with its number of nodes. The hub

@@ -59,6 +59,24 @@ func TestAPreviewConcernsThePlansClustersInWholeSeconds(t *testing.T) {
 	}
 }
 
+func TestAScenarioIsPreviewedWithoutAHub(t *testing.T) {
+	s := &fixture{kubeconfig: filepath.Join(t.TempDir(), "missing")}
+	code, out := s.run(t.Context(), "plan", "preview", "testdata/scenario.yaml")
+	if code != cli.ExitAllowed {
+		t.Errorf("got exit code %d, want %d", code, cli.ExitAllowed)
+	}
+	for _, want := range []string{
+		"2026-11-28T01:00:00Z  +5h0m0s     canary                      begin", // 02:00 in Berlin, a Saturday
+		"c-2            retry     attempt 2",
+		"2026-11-28T02:15:30Z  +6h15m30s   east                        begin", // the canary was complete at 01:15:30
+		"Complete: 4 clusters complete",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("there is no %q in\n%s", want, out)
+		}
+	}
+}
+
 func TestAPlanThatCannotBeReadNamesNoGoTypes(t *testing.T) {
 	for text, want := range map[string]string{
 		"garbage":                                    "the document is text, but must be an object",
