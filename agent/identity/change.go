@@ -36,9 +36,9 @@ func (k *Keeper) Changed(ctx context.Context) {
 	found()
 }
 
-// Follow keeps the agent's identity up to date until ctx ends. It joins with each new join token, using a new key,
-// and restores the identity if a user has deleted it. The tunnel stays open until the hub closes it, which the hub
-// does as soon as it knows the new key. Only one replica may run Follow at a time.
+// Follow keeps the agent's identity up to date until ctx ends. It joins with each new join token, using a new key, and
+// restores the identity if a user has deleted it. The tunnel stays open until the hub knows the new key and closes the
+// tunnel. Only one replica may run Follow at a time.
 func (k *Keeper) Follow(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -147,9 +147,9 @@ func (k *Keeper) identity(ctx context.Context) (*identity, error) {
 // succeedTime is the timeout for Succeed.
 const succeedTime = 20 * time.Second
 
-// Succeed takes over from a former Keeper of the same cluster, which may have been restored in between. The Secret
-// may then come from a backup, and contain a key that the hub does not accept or a CA that does not verify the hub.
-// Succeed stores the last valid identity again. If this fails, the agent uses the identity in the Secret.
+// Succeed takes over from a former Keeper of the same cluster. The cluster may have been restored in between. The
+// Secret may then come from a backup, and contain a key that the hub does not accept or a CA that does not verify the
+// hub. Succeed stores the last valid identity again. If this fails, the agent uses the identity in the Secret.
 func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 	last := former.last()
 	if last == nil {

@@ -12,9 +12,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// PodUID returns the UID of the pod in which this process runs. The UID is in the ServiceAccount token, which the
-// kubelet has bound to the pod. The result is empty if there is no such token. It is also empty for a client with a
-// kubeconfig, because several processes can share a kubeconfig.
+// PodUID returns the UID of the pod in which this process runs. The UID is in the ServiceAccount token, because the
+// kubelet binds this token to the pod. The result is empty if there is no such token. It is also empty for a client
+// with a kubeconfig, because several processes can share a kubeconfig.
 func PodUID(cfg *rest.Config, kubeconfig string) string {
 	if kubeconfig != "" || cfg.BearerTokenFile == "" {
 		return ""

@@ -76,7 +76,7 @@ type state struct {
 	mu       sync.Mutex // guards the fields below
 	open     int        // tunnels that the agent has not left
 	stopping bool
-	due      time.Time // latest time for the next sign of progress while the link is not connected
+	due      time.Time // deadline for the next sign of progress while the link is not connected
 }
 
 // New returns a Link.

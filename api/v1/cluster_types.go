@@ -71,9 +71,9 @@ type ClusterSpec struct {
 
 	// authorizedEndpoint lets users connect directly to an address of the member, without going through the hub. Users
 	// authenticate with short-lived tokens that the hub has signed for this Cluster. Setting authorizedEndpoint
-	// requires the "update" verb on clusters/agent, which no workspace role includes, because the endpoint decides
-	// where users' tokens are sent. authorizedEndpoint also requires signIn in the hub's configuration and an agent
-	// with the Full profile. By default there is no such endpoint.
+	// requires the "update" verb on clusters/agent, because the endpoint decides where users' tokens are sent. No
+	// workspace role includes this verb. authorizedEndpoint also requires signIn in the hub's configuration and an
+	// agent with the Full profile. By default there is no such endpoint.
 	// +optional
 	// +kubebuilder:default={}
 	AuthorizedEndpoint AuthorizedEndpoint `json:"authorizedEndpoint,omitzero"`

@@ -12,7 +12,7 @@ import (
 // node before the image runs. Plans upgrade Kubernetes or the operating system, or do any other work that proceeds node
 // by node.
 //
-// In a workspace, which is a namespace on the hub, a Plan applies to the member clusters that clusterName or
+// A workspace is a namespace on the hub. In a workspace, a Plan applies to the member clusters that clusterName or
 // clusterSelector selects, in the order that rollout defines. In the drover-plans namespace of a member, a Plan sets
 // neither clusterName nor clusterSelector, and applies to the member itself. The agent runs these Plans whether or not
 // the hub is reachable. Anyone who can create a Plan can do anything on the nodes that the Plan selects.

@@ -233,7 +233,7 @@ type Drain struct {
 	// +optional
 	Force bool `json:"force,omitempty"`
 
-	// disableEviction deletes pods instead of evicting them, which bypasses PodDisruptionBudgets. The default is false.
+	// disableEviction deletes pods instead of evicting them. This bypasses PodDisruptionBudgets. The default is false.
 	// +optional
 	DisableEviction bool `json:"disableEviction,omitempty"`
 

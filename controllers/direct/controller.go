@@ -147,7 +147,7 @@ func content(access protocol.DirectAccess) (*set.Set, error) {
 	return set.New(set.Direct, nil, set.Content{Objects: []*unstructured.Unstructured{object}})
 }
 
-// denials is the list of ended sessions, which is the same for all Clusters. The zero value is an empty list.
+// denials is the list of ended sessions. All Clusters have the same list. The zero value is an empty list.
 type denials struct {
 	changes atomic.Int64 // number of changes that may affect the list
 	waking  atomic.Bool  // whether all Clusters will be queued soon

@@ -58,7 +58,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	err := r.write(ctx, desired(cluster, settings, found.Status.Conditions), found)
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		// the kind or the profile has just been removed, which is not an error
+		// not an error: the kind or the profile has just been removed
 		return ctrl.Result{RequeueAfter: LookEvery}, nil
 	}
 	return ctrl.Result{}, err

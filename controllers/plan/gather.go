@@ -224,7 +224,7 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 func unreported(s MemberState) bool { return s.Status == nil && !s.Reported }
 
 // readClaim returns a plan's claim on a Cluster, or nil if the plan has no claim. If a claim cannot be read, or if its
-// times do not fit into a status, readClaim returns the claim without a revision. In that case, the hub does not know
+// times do not fit into a status, readClaim returns a claim that has no revision. In that case, the hub does not know
 // what the member is working on, and the member can finish that work before it starts the plan again.
 func readClaim(cluster *v1.Cluster, plan string) *rollout.ClusterClaim {
 	text := cluster.Annotations[v1.PlanLabel(plan)]

@@ -43,7 +43,8 @@ type MemberState struct {
 }
 
 // Progress stores the members' reports about plans. It keeps the last status of a disconnected member. A new leader has
-// no data until the agents have reported. Progress implements members.Follower. All methods may be called concurrently.
+// no data until the agents have reported. Progress implements members.Follower. All methods are safe for concurrent
+// use.
 type Progress struct {
 	state func(types.NamespacedName) members.State
 
@@ -69,14 +70,14 @@ func NewProgress(state func(types.NamespacedName) members.State) *Progress {
 	return &Progress{state: state, members: map[types.NamespacedName]*progress{}}
 }
 
-// OnPlan registers f, which is called after the status of a plan has changed in a member. f must not block.
+// OnPlan registers the function f. It is called after the status of a plan has changed in a member. f must not block.
 func (p *Progress) OnPlan(f func(plan types.NamespacedName)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.onPlan = append(p.onPlan, f)
 }
 
-// OnMember registers f, which is called when all reports of a member may have changed. f must not block.
+// OnMember registers the function f. It is called when all reports of a member may have changed. f must not block.
 func (p *Progress) OnMember(f func(member types.NamespacedName)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

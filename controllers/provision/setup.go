@@ -172,7 +172,7 @@ func (s shared) clusterAPI() []wiring.Controller {
 			},
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&infrav1.DroverCluster{}),
-				// This ConfigMap contains the hub's addresses and CA, which are part of every kubeconfig.
+				// This ConfigMap contains the hub's addresses and CA. Every kubeconfig contains them too.
 				wiring.OnOtherChange(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(s.everyDroverCluster),
 					builder.WithPredicates(wiring.Named(s.hub.ConfigMap()))),
 			},

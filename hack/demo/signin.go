@@ -106,8 +106,8 @@ func (d *demo) readPassword(name string) (string, error) {
 	return strings.TrimSpace(string(content)), err
 }
 
-// plugin runs the demo's kubectl-drover and returns its output, which may contain a password. The error contains its
-// standard error.
+// plugin runs the demo's kubectl-drover and returns its output. The output may contain a password. The error contains
+// its standard error.
 func (d *demo) plugin(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, d.files.bin(plugin), args...)
 	cmd.Dir, cmd.Env = d.files.root, minimalEnvironment()

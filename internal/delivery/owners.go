@@ -59,7 +59,7 @@ func (o *owners) get(key Key) *owner {
 	return found
 }
 
-// content returns the content of a set, which is shared by all members to which the owner's set is delivered. shared
+// content returns the content of a set. All members to which the owner's set is delivered share this content. shared
 // contains the sets that the current call to Replace has already seen, by digest.
 func (o *owner) content(s *set.Set, shared map[string]content) content {
 	for _, known := range []map[string]content{shared, o.sets} {
@@ -170,7 +170,7 @@ type content struct {
 }
 
 // share returns the state to keep for a state that an agent reported. If the agent reports nothing except that the set
-// is applied, share returns the shared state, which saves memory.
+// is applied, share saves memory by returning the shared state.
 func (c content) share(s *protocol.SetState) *protocol.SetState {
 	if c.set != nil && s.Digest == c.set.Digest && s.Phase == protocol.SetApplied && s.Message == "" &&
 		len(s.Objects) == 0 && s.Failed == 0 && s.Namespaces == 0 && len(s.Short) == 0 {

@@ -47,7 +47,7 @@ const (
 	maxMemberBytes = 4 << 20
 )
 
-// target identifies a set in a member, which is the unit that the store reconciles.
+// target identifies a set in a member. The store reconciles one target at a time.
 type target struct {
 	member types.NamespacedName
 	id     string

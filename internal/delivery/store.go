@@ -70,14 +70,14 @@ type Observer struct {
 	Awaited func([]Key)
 }
 
-// Deliverer delivers sets to members and reports their outcomes. A Store implements it.
+// Deliverer delivers sets to members and reports the outcomes. A Store implements it.
 type Deliverer interface {
 	Replace(Key, map[types.NamespacedName]*set.Set)
 	Outcomes(id string, members []types.NamespacedName) []Outcome
 }
 
-// Store holds the sets that each member should have and the sets that it has, and sends the difference after Start. Its
-// methods can be called concurrently.
+// Store holds the sets that each member should have and the sets that it has, and sends the difference after Start. It
+// is safe for concurrent use.
 type Store struct {
 	Options
 	ctx   context.Context // the context of all sends; stop cancels it

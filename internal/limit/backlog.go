@@ -40,7 +40,7 @@ type held struct {
 	flows int
 }
 
-// Flow is one response to a user. Its methods, except Close, must not be called concurrently.
+// Flow is one response to a user. Its methods, except Close, are not safe for concurrent use.
 type Flow struct {
 	backlog           *Backlog
 	from              Origin

@@ -100,9 +100,9 @@ type Rejection struct {
 	Unproven bool `json:"unproven,omitempty"`
 }
 
-// Registry holds the tunnels that end in this process, and knows the tunnels that end at other replicas. It consists
-// of parts, one per subject, which share one table and its lock. A function should accept only the parts that it
-// needs. Use New to create a Registry. All methods can be called concurrently.
+// Registry holds the tunnels that end in this process, and knows the tunnels that end at other replicas. It consists of
+// parts, one per subject, which share one table and its lock. A function should accept only the parts that it needs.
+// Use New to create a Registry. All methods are safe for concurrent use.
 type Registry struct {
 	*Tunnels
 	*Admission

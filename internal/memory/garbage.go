@@ -52,7 +52,7 @@ func (c *collector) adjust(struct{}) {
 	runtime.AddCleanup(new([leastObject]byte), c.adjust, struct{}{})
 }
 
-// percentLocked returns the limit for garbage as a percentage of the argument held, which counts the same memory as the
+// percentLocked returns the limit for garbage as a percentage of the argument held. held counts the same memory as the
 // runtime does: objects, stacks and globals.
 func (c *collector) percentLocked(held uint64) int {
 	held = max(held, leastHeap)

@@ -45,8 +45,8 @@ const (
 // maxReason is the maximum length of an error message from another replica, in bytes.
 const maxReason = 1 << 10
 
-// hop is the transport to a member whose tunnel ends at another replica. It sends the requests to that replica, which
-// forwards them.
+// hop is the transport to a member whose tunnel ends at another replica. It sends the requests to that replica, and
+// that replica forwards them to the member.
 type hop struct {
 	session   *tunnel.Session
 	to        members.Peer

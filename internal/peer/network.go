@@ -74,8 +74,8 @@ type Options struct {
 	Log       logr.Logger
 }
 
-// Network is this replica's end of the links between replicas. Use New to create it. All methods can be called
-// concurrently.
+// Network is this replica's end of the links between replicas. Use New to create it. All methods are safe for
+// concurrent use.
 type Network struct {
 	options   Options
 	id        string // identifies this process

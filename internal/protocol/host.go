@@ -192,8 +192,8 @@ func Repeatable(id string) bool {
 const HostTaskPrefix = "task-"
 
 // ID prefixes of instructions that start and stop a service. A host cancels the start of a service if the first
-// instruction of the new HostInstructions stops the service. Otherwise, the host would wait for the service to start,
-// which may take much longer than stopping it.
+// instruction of the new HostInstructions stops the service. Otherwise, the host would wait for the service to start.
+// Starting a service may take much longer than stopping it.
 const (
 	HostStartPrefix = "start-"
 	HostStopPrefix  = "stop-"

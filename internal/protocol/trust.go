@@ -106,6 +106,6 @@ func ServerURL(raw string) (string, error) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
-// withoutUser removes everything before the last @ from a URL. It does not use url.Parse, which finds no user in
-// "user:password@hub" because there is no scheme.
+// withoutUser removes everything before the last @ from a URL. It does not use url.Parse, because url.Parse finds no
+// user in a URL without a scheme, such as "user:password@hub".
 func withoutUser(raw string) string { return raw[strings.LastIndexByte(raw, '@')+1:] }

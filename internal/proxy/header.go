@@ -70,8 +70,8 @@ func extraHeader(key string) string {
 	return textproto.CanonicalMIMEHeaderKey(b.String())
 }
 
-// isTokenByte reports whether c may appear unencoded in a header name, which is an RFC 9110 token. The percent sign is
-// excluded.
+// isTokenByte reports whether c may appear unencoded in a header name. Header names are RFC 9110 tokens. The percent
+// sign is excluded.
 func isTokenByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
 		strings.IndexByte("!#$&'*+-.^_`|~", c) >= 0

@@ -67,9 +67,9 @@ type Limits struct {
 	// Body limits the body of a request, in bytes. The default is 16 MiB. The limit does not apply to upgraded
 	// connections.
 	Body int64
-	// Stall is the time after which a stalling user is disconnected. A user stalls by not reading a chunk of a
-	// response, which is at most 32 KiB long, or by not sending an announced request body. A silent watch or shell does
-	// not count as stalling. The default is 3 minutes.
+	// Stall is the time after which a stalling user is disconnected. A user stalls by not reading a chunk of a response
+	// or by not sending an announced request body. A chunk is at most 32 KiB long. A silent watch or shell does not
+	// count as stalling. The default is 3 minutes.
 	Stall time.Duration
 	// Answer limits how long a member may take to start its response to a request that is not long-running. The
 	// default is 70 s. API servers give up after 60 s, so a member that takes longer is hanging and must not occupy

@@ -332,7 +332,7 @@ func ReadIdentity(secret *corev1.Secret) (*AgentIdentity, error) {
 	}, nil
 }
 
-// WriteIdentity writes an identity into a Cluster's agent Secret, which may be new.
+// WriteIdentity writes an identity into a Cluster's agent Secret. The Secret may be new.
 func WriteIdentity(secret *corev1.Secret, cluster client.Object, id AgentIdentity) {
 	member := memberName(cluster)
 	name := AgentSecret(member)

@@ -13,8 +13,8 @@ import (
 
 const maxName = 253
 
-// ForMember returns the spec that members receive. It has no target and no channel. It contains the version, which is
-// never empty, and refers to the plan's Secrets by the names of their copies in members.
+// ForMember returns the spec that members receive. It has no target and no channel. Its version is never empty. It
+// refers to the plan's Secrets by the names of their copies in members.
 func ForMember(plan string, spec *v1.PlanSpec, version string) *v1.PlanSpec {
 	s := spec.DeepCopy()
 	s.PlanTarget, s.Channel, s.Version = v1.PlanTarget{}, "", version

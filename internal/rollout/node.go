@@ -230,8 +230,8 @@ type Wait struct {
 	Reason string
 	// Message contains details and explains how to solve the problem.
 	Message string
-	// Until is the latest time for the next decision. If it is zero, the decision changes only when the observed
-	// state changes.
+	// Until is the deadline for the next decision. If it is zero, the decision changes only when the observed state
+	// changes.
 	Until time.Time
 }
 

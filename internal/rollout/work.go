@@ -47,9 +47,9 @@ func (v *view) work(n *Node) *Step {
 	return v.approach(n, c)
 }
 
-// redate returns a claim without times in the future, and reports whether it contained any. Such times mean that the
-// clock of either the writer or the reader was wrong, and a node must not wait for the difference between the two
-// clocks.
+// redate returns a copy of the claim in which times in the future are replaced with the current time. It also reports
+// whether the claim contained any. A time in the future means that the clock of either the writer or the reader was
+// wrong. A node must not wait until this time has passed.
 func (v *view) redate(c Claim) (Claim, bool) {
 	wrong := func(t time.Time) bool { return t.After(v.now.Add(maxSkew)) }
 	ahead := false
@@ -102,7 +102,7 @@ func (v *view) again(n *Node, c Claim) *Step {
 	return write(VerbRetry, n, c, &next)
 }
 
-// changed reports whether the plan has changed since a node started.
+// changed reports whether the plan has changed since the node that holds c started.
 func (v *view) changed(c Claim) bool {
 	return c.Hash != v.plan.Hash || c.Generation != v.plan.Generation
 }

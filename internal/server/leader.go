@@ -29,8 +29,8 @@ const leaseName = "drover-manager"
 // stops.
 var errLeaseLost = errors.New("the Lease could not be renewed")
 
-// Run runs a replica until ctx ends or a part fails. It stops the manager, which runs the caches and the controllers,
-// after all parts have ended.
+// Run runs a replica until ctx ends or a part fails. After all parts have ended, it stops the manager. The manager runs
+// the caches and the controllers.
 func Run(ctx context.Context, mgr ctrl.Manager, parts ...func(context.Context) error) error {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()

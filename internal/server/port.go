@@ -134,9 +134,9 @@ func headerBytes(r *http.Request) int {
 	return n
 }
 
-// lastAnswers makes each response the last one on its connection once closing has ended. Users then open a new
-// connection, which reaches another replica. If an idle connection were closed instead, its user would notice only when
-// a request fails.
+// lastAnswers makes each response the last one on its connection once closing has ended. Users then open new
+// connections, and these reach another replica. If an idle connection were closed instead, its user would notice only
+// when a request fails.
 func lastAnswers(closing context.Context, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if closing.Err() != nil && r.Header.Get("Upgrade") == "" { // an upgrade is always the last request on its connection

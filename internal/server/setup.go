@@ -184,7 +184,8 @@ func newRegistration(
 	}
 }
 
-// addIndexes adds the lookup indexes to the caches. It returns the index of grants, which finds a principal's bindings.
+// addIndexes adds the lookup indexes to the caches. It returns the index of grants. This index finds a principal's
+// bindings.
 func addIndexes(ctx context.Context, mgr ctrl.Manager) (*index.Grants, error) {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Secret{}, registration.TokenHashIndex,
 		registration.IndexTokenHash); err != nil {

@@ -108,8 +108,8 @@ func (w *Written[T]) Note(object T) {
 }
 
 // Newest returns the version of an object that was last written, or the cached version if it is not older. The caller
-// may change a written version, which is a copy. It must not change the cached version if the cache shares that version
-// with others.
+// may change a written version, because it is a copy. It must not change the cached version if the cache shares that
+// version with others.
 func (w *Written[T]) Newest(cached T) T {
 	name := client.ObjectKeyFromObject(cached)
 	w.mu.Lock()

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tracing creates OpenTelemetry spans for requests and propagates the trace of each request from the hub to
-// its replicas, agents and API servers.
+// Package tracing creates OpenTelemetry spans for requests and propagates the trace context of each request from the
+// hub to its replicas, agents and API servers.
 //
 // A nil *Tracer traces nothing and costs nothing. Spans never contain the name of a person, a path, a query, a header
 // or a body.
@@ -58,8 +58,7 @@ type Options struct {
 	Log     logr.Logger
 }
 
-// Tracer creates spans. Use New to create a Tracer. A nil Tracer does nothing. All methods may be called
-// concurrently.
+// Tracer creates spans. Use New to create a Tracer. A nil Tracer does nothing. All methods are safe for concurrent use.
 type Tracer struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
@@ -147,7 +146,8 @@ func (t *Tracer) Continue(next http.Handler, about func(*http.Request) About) ht
 	})
 }
 
-// serve serves a request in a new span, and replaces the trace in the request's headers with this span.
+// serve serves a request in a new span. It replaces the trace context in the request's headers, so that this span
+// becomes the parent of the spans downstream.
 func (t *Tracer) serve(w http.ResponseWriter, r *http.Request, next http.Handler, about About,
 	options []trace.SpanStartOption) {
 	options = append(options, trace.WithSpanKind(trace.SpanKindServer),
@@ -188,7 +188,7 @@ func (a About) attributes(method string) []attribute.KeyValue {
 	return all
 }
 
-// named returns the request's context with the trace from the request's headers.
+// named returns the request's context, extended with the trace context from the request's headers.
 func named(r *http.Request) context.Context {
 	return propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 }

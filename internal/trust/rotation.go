@@ -69,8 +69,8 @@ const (
 	StepWait Step = "Wait"
 	// StepCreate creates the first authority.
 	StepCreate Step = "Create"
-	// StepChange creates another authority, which signs certificates from then on. The previous authority cross-signs
-	// the new one and is still announced.
+	// StepChange creates another authority. The new authority signs certificates from then on. The previous authority
+	// cross-signs the new one and is still announced.
 	StepChange Step = "Change"
 	// StepRetire stops announcing the old authority, and drops expired bridges.
 	StepRetire Step = "Retire"

@@ -45,8 +45,8 @@ const (
 	upgradeLinger = 2 * time.Second        // time between closing an upgraded stream and resetting it
 )
 
-// Config contains the settings of both ends. A zero value selects the default, which is suitable for production.
-// Other values are meant for tests and for unusual networks.
+// Config contains the settings of both ends. A zero value selects the default. The defaults are suitable for
+// production. Other values are meant for tests and for unusual networks.
 type Config struct {
 	// StreamWindow is the initial number of bytes that one stream may have in flight. A stream whose reader never
 	// reads uses this much memory. The default is 1 MiB, which allows 20 MB/s with a round-trip time of 50 ms. The

@@ -132,7 +132,7 @@ type DroverClusterStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Initialization reports whether the infrastructure is complete, as the Cluster API contract requires.
+// Initialization reports whether the infrastructure is complete. The Cluster API contract requires this field.
 //
 // +kubebuilder:validation:MinProperties=1
 type Initialization struct {

@@ -254,7 +254,7 @@ type DroverMachineStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// initialization reports whether the infrastructure is complete, which Cluster API waits for.
+	// initialization reports whether the infrastructure is complete. Cluster API waits until it is complete.
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 

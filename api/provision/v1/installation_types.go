@@ -96,7 +96,8 @@ type ClusterInstallationSpec struct {
 	Config *runtime.RawExtension `json:"config,omitempty"`
 
 	// serverConfig is merged into config on servers, which are the hosts with the role etcd or control-plane. Use this
-	// field for options that only servers accept, because a k3s worker does not start with a server option.
+	// field for options that only servers accept, because a k3s worker fails to start if its configuration contains a
+	// server option.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object

@@ -235,7 +235,7 @@ func withFailures(s *v1.PlanStatus) []string {
 }
 
 // pausedMembers reports whether each member with failures has paused or cannot pause. The result left lists the members
-// that have not paused. For a plan without a target, which has no members, it checks the reason of the plan itself.
+// that have not paused. A plan without a target has no members. For this plan, it checks the reason of the plan itself.
 func pausedMembers(plan *v1.Plan, with []string) (done bool, left []string) {
 	s := &plan.Status
 	if s.Clusters == nil {

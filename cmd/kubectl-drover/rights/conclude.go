@@ -147,7 +147,7 @@ func (f findings) unlabelled() string {
 	return ""
 }
 
-// outcome returns the member's answer, which takes precedence over the hub's. The hub's objects might not have been
+// outcome returns the member's answer. It takes precedence over the hub's answer. The hub's objects might not have been
 // delivered to the member yet, and the member may grant more than the hub.
 func (f findings) outcome() string {
 	switch {

@@ -28,7 +28,7 @@ const (
 	renewLimit, renewPause = 3 * time.Second, 30 * time.Second
 )
 
-// directAccess is a Cluster's own address, which users can reach without the hub.
+// directAccess is a Cluster's own address. Users can reach this address without going through the hub.
 type directAccess struct {
 	Server string `json:"server"`
 	// CA is in PEM format. If it is empty, the computer's own CAs are trusted.

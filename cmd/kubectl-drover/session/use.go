@@ -76,8 +76,8 @@ API server. From then on, the credentials of CONTEXT are also sent to URL.`,
 	return c
 }
 
-// parseUse returns the name of the Cluster to use, the constant back, or "" for the hub itself. It also sets HubName,
-// which is necessary because the value of --hub is optional: a URL after --hub is parsed as an argument.
+// parseUse returns the name of the Cluster to use, the constant back, or "" for the hub itself. It also sets HubName.
+// This is necessary because the value of --hub is optional: a URL after --hub is parsed as an argument.
 func (o *options) parseUse(hub string, args []string) (string, error) {
 	if hub == hubItself {
 		hub = ""

@@ -129,8 +129,8 @@ func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Mac
 }
 
 // lost reports whether a Host has been disconnected for lostTime. If the hub started after the agent's last connection,
-// the Host's status has no lastSeen. In that case, lost uses the time of the Ready condition's last change, which is
-// not later than the disconnection. lost has no side effects.
+// the Host's status has no lastSeen. In that case, lost uses the time of the Ready condition's last change, because the
+// disconnection was not earlier. lost has no side effects.
 func lost(host *v1.Host, now time.Time) bool {
 	if host == nil || hosts.Connected(host) {
 		return false

@@ -168,7 +168,7 @@ func (in *kubeadmCluster) inTheWay(ctx context.Context, cluster *infrav1.DroverC
 }
 
 // scheduledSnapshot returns the snapshot to create for a cluster and a scheduled time. The snapshot's name contains
-// both, which ensures that the snapshot is created only once. scheduledSnapshot has no side effects.
+// both the cluster and the time, so the snapshot is created only once. scheduledSnapshot has no side effects.
 func scheduledSnapshot(cluster *infrav1.DroverCluster, due time.Time) *provisionv1.EtcdSnapshot {
 	name := cluster.Name
 	if len(name) > maxName {

@@ -48,7 +48,7 @@ type Result[V any] struct {
 	Yes bool
 }
 
-// Cache caches results. Use New to create it. All methods can be called concurrently.
+// Cache caches results. Use New to create it. All methods are safe for concurrent use.
 type Cache[V any] struct {
 	yes, no  *cache.LRUExpireCache
 	familiar *cache.LRUExpireCache // keys that recently had a positive result

@@ -46,7 +46,7 @@ type Cluster struct {
 	Direct *Direct `json:"direct,omitempty"`
 }
 
-// Direct is an address at which users can connect to a member directly, in the format of a kubeconfig.
+// Direct contains the settings that a kubeconfig needs for a direct connection to a member.
 type Direct struct {
 	Server string `json:"server"`
 	// CABundle contains CA certificates in PEM format. If it is empty, the user's computer must already trust the

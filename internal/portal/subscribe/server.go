@@ -34,7 +34,8 @@ const (
 	PathRancher = "/v3/subscribe"
 )
 
-// subprotocol is the subprotocol that a browser offers together with another subprotocol, which contains its token.
+// subprotocol is a subprotocol that a browser offers. A second subprotocol, offered at the same time, contains the
+// browser's token.
 const subprotocol = "v1.subscribe.drover.dev"
 
 const (

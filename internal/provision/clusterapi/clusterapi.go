@@ -238,7 +238,7 @@ func GetMachine(ctx context.Context, reader client.Reader, name types.Namespaced
 }
 
 // ProviderIDs returns the names of the Machines in a namespace, by provider ID. A Machine that is being deleted keeps
-// its provider ID until the last step of its deletion, which removes the Node.
+// its provider ID until the Node has been removed, in the last step of the deletion.
 func ProviderIDs(ctx context.Context, reader client.Reader, namespace string) (map[string]string, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(GroupVersion.WithKind("MachineList"))

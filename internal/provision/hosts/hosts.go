@@ -219,7 +219,7 @@ func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1
 
 // GiveWithNote writes the instructions of a Host together with a note, and reports whether it wrote them. It replaces
 // the instructions in the argument given. If these have changed in the meantime, it returns a Conflict or AlreadyExists
-// error. Note returns the note, which must not contain secrets.
+// error. The note must not contain secrets. Note returns it.
 func (h Hub) GiveWithNote(
 	ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, given Given, instructions protocol.HostInstructions,
 	note string,

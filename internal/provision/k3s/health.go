@@ -49,7 +49,7 @@ func (r *roster) etcd() (members, work int) {
 
 func quorum(members int) int { return members/2 + 1 }
 
-// canSpareOne reports whether an etcd member may be restarted. With three or more members, etcd must keep its quorum.
+// canSpareOne reports whether an etcd member may be restarted. With three or more members, etcd must not lose quorum.
 // With one or two members, a restart always loses quorum, so all members must be working first.
 func (r *roster) canSpareOne() bool {
 	members, work := r.etcd()

@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// alwaysEncrypted is for RKE2, which always encrypts Secrets, regardless of its configuration.
+// alwaysEncrypted is for RKE2, because RKE2 encrypts Secrets regardless of its configuration.
 type alwaysEncrypted struct{ rancher }
 
 func (alwaysEncrypted) checkKeys(Spec) error { return nil }

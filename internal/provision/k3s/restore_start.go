@@ -21,7 +21,7 @@ func (in *Input) isOld(h *Host) bool {
 }
 
 // startAgain restarts a server that was stopped for a restore. Servers whose data was not replaced start at the same
-// time, because no server comes up without a quorum. Servers whose data was replaced join one at a time.
+// time, because no server comes up without quorum. Servers whose data was replaced join one at a time.
 func (d *decision) startAgain(m *member) error {
 	url, why := m.Held.Join, ""
 	switch {

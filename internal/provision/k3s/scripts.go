@@ -76,9 +76,9 @@ for file in "$2"/config.yaml.d/*; do
 done`
 }
 
-// leaveScript removes a server's node from a working cluster, which also removes its etcd member. Otherwise etcd would
-// count a member that is gone. If the cluster does not respond, the script assumes that it is gone. If the server is
-// the only one, no quorum is needed.
+// leaveScript removes a server's node from a working cluster. This also removes the server's etcd member. Otherwise
+// etcd would count a member that is gone. If the cluster does not respond, the script assumes that the cluster is gone.
+// If the server is the only server, no quorum is needed.
 func leaveScript(r rancher) string {
 	return `kubectl() { ` + r.kubectl + ` --request-timeout=10s "$@"; }
 for i in $(seq 12); do

@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package connector defines how the issuer looks up users in an upstream, which is a directory, GitHub or an OpenID
-// provider.
+// Package connector defines how the issuer looks up users in an upstream: a directory, GitHub or an OpenID provider.
 package connector
 
 import (

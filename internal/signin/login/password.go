@@ -155,7 +155,8 @@ func (p *Pages) askDirectory(ctx context.Context, a attempt) outcome {
 // errNoPassword is returned if a provider does not accept passwords.
 var errNoPassword = errors.New("the provider does not accept passwords")
 
-// directory returns an AuthProvider that accepts passwords, and its connector.
+// directory returns the named AuthProvider and its connector. It returns an error if the provider does not accept
+// passwords.
 func (p *Pages) directory(ctx context.Context, name string) (*v1.AuthProvider, connector.Password, error) {
 	provider, err := p.Accounts.Provider(ctx, p.Accounts.Cache, name)
 	if err != nil {

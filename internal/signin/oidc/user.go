@@ -192,7 +192,7 @@ func lower(r rune) rune {
 	return r
 }
 
-// describe returns an error without text from the provider, which may contain tokens.
+// describe returns an error without text from the provider, because that text may contain tokens.
 func describe(what string, err error) error {
 	var retrieve *oauth2.RetrieveError
 	if errors.As(err, &retrieve) {

@@ -203,7 +203,7 @@ func (s Session) setRefresh(state refresh.State, until, now time.Time) error {
 	return nil
 }
 
-// Take assigns an approved session to the device, which can then get tokens.
+// Take assigns an approved session to the device. The device can then get tokens.
 func (s Session) Take(now time.Time) {
 	delete(s.Data, KeyAwaited)
 	s.Data[KeyEnds] = stamp(now.Add(token.Lifetime))

@@ -187,7 +187,7 @@ func (s *Store) Revoke(ctx context.Context, id string) error {
 // makeRoom deletes sessions of a user to make room for a new one. It first deletes sessions that have ended, then
 // sessions without refresh tokens, and then the sessions that have been unused for the longest time. It keeps sessions
 // whose code could be redeemed again, so a user who signs in too often has to wait. A login that starts before the
-// previous session is in the cache may leave one session too many, which the next login deletes.
+// previous session is in the cache may leave one session too many. The next login deletes this session.
 func (s *Store) makeRoom(ctx context.Context, next Session) error {
 	var sessions corev1.SecretList
 	user := next.User()

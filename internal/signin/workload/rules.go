@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// costLimit is the maximum cost of one expression. Anyone who can get a token signed can cause this cost, which is
+	// costLimit is the maximum cost of one expression. Anyone who can get a token signed can cause this cost. It is
 	// about 10 ms of CPU time.
 	costLimit = 100_000
 	// rulesLimit is the time limit for evaluating all expressions for a token.

@@ -68,7 +68,7 @@ type result struct {
 // callback handles the redirect request. It accepts only one such request.
 type callback struct {
 	issuer                 *Issuer
-	ctx                    context.Context // the command's context, which outlives the request
+	ctx                    context.Context // the context of the command, because the command outlives the request
 	oauth                  oauth2.Config
 	state, nonce, verifier string
 	used                   atomic.Bool
