@@ -175,8 +175,8 @@ func snapshot(d *appsv1.Deployment) []byte {
 	return raw
 }
 
-// setAnnotations returns a copy of the annotations in "all", with the hub's annotations taken from the Deployment
-// "from". If "from" lacks an annotation that only the hub sets, the copy lacks it, too.
+// setAnnotations returns a copy of the annotations in "all". The copy takes the hub's annotations from the Deployment
+// "from". If "from" lacks an annotation that only the hub sets, the copy lacks this annotation too.
 func setAnnotations(all map[string]string, from *appsv1.Deployment) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, all)

@@ -72,7 +72,7 @@ type Endpoint struct {
 	options    Options
 	access     atomic.Pointer[access] // nil while there is no usable Secret
 	serving    atomic.Pointer[certificate]
-	published  atomic.Pointer[string] // the CA in PEM
+	published  atomic.Pointer[string] // the PEM-encoded CA
 	open       open
 	metrics    metrics
 	complaints rate.Sometimes

@@ -66,8 +66,8 @@ type Keeper struct {
 	joined     *identity  // identity that the agent last joined or connected with, or nil. identityMu guards it.
 
 	mu sync.Mutex // guards the fields below
-	// proven is the identity that the hub most recently accepted, with the settings that the hub has announced since,
-	// or nil. The value is replaced, but never modified.
+	// proven is the identity that the hub most recently accepted, or nil. It includes the settings that the hub has
+	// announced since then. The value is replaced, but never modified.
 	proven  *identity
 	digest  string // the digest of the settings in force
 	images  string // image registry from the settings in force

@@ -342,8 +342,8 @@ type GitHubProvider struct {
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
 	// organizations restricts sign-in to users who belong to at least one of these organizations. A user's groups are
-	// the listed organizations to which the user belongs, and the user's teams in these organizations, as
-	// organization/team. At most 64 are allowed. This field is required unless anyUser is set.
+	// the listed organizations to which the user belongs, and the user's teams in these organizations. The name of a
+	// team's group is organization/team. At most 64 are allowed. This field is required unless anyUser is set.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=64

@@ -29,10 +29,10 @@ const (
 	// (docs/operations/certificates.md). Each new value starts another rotation.
 	AnnotationRotate = Group + "/rotate"
 
-	// AnnotationRetireNow on the hub's CA Secret, with the same value as AnnotationRotate, ends trust in the replaced
-	// authority immediately. Use it, for example, if the authority's key was stolen. Afterward, kubeconfigs that
-	// contain only the old authority can no longer verify the hub. The same applies to agents that have been
-	// disconnected since the rotation.
+	// AnnotationRetireNow on the hub's CA Secret ends trust in the replaced authority immediately. The value must be
+	// the same as the value of AnnotationRotate. Use it, for example, if the authority's key was stolen. Afterward,
+	// kubeconfigs that contain only the old authority can no longer verify the hub. The same applies to agents that
+	// have been disconnected since the rotation.
 	AnnotationRetireNow = Group + "/retire-now"
 
 	// AnnotationAgentDigest on an agent's pods identifies the agent settings that the hub computed for the Cluster.
@@ -63,8 +63,8 @@ const AnnotationNodeAgent = Group + "/node-agent"
 // users' tokens for the member's API servers.
 const AnnotationDirectAccess = Group + "/direct-access"
 
-// AnnotationAgentLastError on the agent's Deployment records why the agent is not connected to the hub, as a time and
-// an error. The agent removes the annotation when it connects.
+// AnnotationAgentLastError on the agent's Deployment records why the agent is not connected to the hub. The value
+// contains a time and an error. The agent removes the annotation when it connects.
 const AnnotationAgentLastError = Group + "/agent-last-error"
 
 // AgentReplicasByNodes is the value of AnnotationAgentReplicas.

@@ -19,7 +19,8 @@ type PlanStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// latestVersion is the version to install, from spec.version or from the channel, with "+" replaced by "-".
+	// latestVersion is the version to install. It comes from spec.version or from the channel. "+" is replaced with
+	// "-".
 	// +optional
 	LatestVersion string `json:"latestVersion,omitempty"`
 
@@ -118,7 +119,7 @@ type PlanMember struct {
 	Wave string `json:"wave"`
 	// since is the time when the member started the plan.
 	Since metav1.Time `json:"since"`
-	// nodes is the progress of the member's nodes, as "<complete>/<total>".
+	// nodes is the progress of the member's nodes, in the format "<complete>/<total>".
 	// +optional
 	Nodes string `json:"nodes,omitempty"`
 	// reason is the reason of the member's own Ready condition, or AgentTooOld, AgentReadOnly, NoLeader,

@@ -248,13 +248,13 @@ type TimeWindow struct {
 	// +kubebuilder:validation:MaxItems=7
 	Days []Day `json:"days,omitempty"`
 
-	// startTime is the time when the window opens, as "HH:MM". The default is "00:00".
+	// startTime is the time when the window opens, in the format "HH:MM". The default is "00:00".
 	// +optional
 	// +kubebuilder:validation:MaxLength=5
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([01][0-9]|2[0-3]):[0-5][0-9]$')",message="must be a time from 00:00 to 23:59, as HH:MM"
 	StartTime string `json:"startTime,omitempty"`
 
-	// endTime is the time when the window closes, as "HH:MM". The default is "24:00".
+	// endTime is the time when the window closes, in the format "HH:MM". The default is "24:00".
 	// +optional
 	// +kubebuilder:validation:MaxLength=5
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$')",message="must be a time from 00:00 to 24:00, as HH:MM"
@@ -279,7 +279,7 @@ type Day string
 // PlanRelease defines the version to install.
 type PlanRelease struct {
 	// version is the version to install, for example "v1.36.3+k3s1". Images without a tag use this version as their
-	// tag, with "+" replaced by "-".
+	// tag. In the tag, "+" is replaced with "-".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128

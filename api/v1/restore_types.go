@@ -5,8 +5,8 @@ package v1
 
 // Annotations, conditions and reasons on a hub whose etcd was restored from a backup.
 const (
-	// AnnotationRestored on a Cluster, with the value from status.restore.checkpoint, confirms the changes that a
-	// restored hub holds back. Setting it requires the "update" verb on clusters/agent.
+	// AnnotationRestored on a Cluster confirms the changes that a restored hub holds back. The value must be equal to
+	// status.restore.checkpoint. Setting it requires the "update" verb on clusters/agent.
 	AnnotationRestored = Group + "/restored"
 
 	// ConditionRestoreConfirmed is present, and False, only while the hub makes no changes in the member because the

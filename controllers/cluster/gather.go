@@ -42,8 +42,8 @@ type input struct {
 	secret *corev1.Secret
 	// foreignSecret is true if a Secret that Drover did not create has the registration Secret's name. Set by register.
 	foreignSecret bool
-	// chosen is the token in the user's Secret, or the problem with that Secret. Set by gather if the spec refers to a
-	// Secret.
+	// chosen is the token in the user's Secret, or the problem with that Secret. gather sets chosen if the spec refers
+	// to a Secret.
 	chosen struct{ value, problem string }
 	// identity is the identity of the agent that joined, or nil if no agent has joined. Set by gather.
 	identity *registration.AgentIdentity
@@ -62,8 +62,8 @@ type input struct {
 	// announced is the call that sends the settings. It is zero if the agent already has the current settings. Set by
 	// announce.
 	announced members.Call
-	// deployed contains the Deployment that results from the spec, and the call that sends this Deployment to the
-	// agent. Set by deploy.
+	// deployed contains the Deployment that results from the spec. It also contains the call that sends this Deployment
+	// to the agent. deploy sets this field.
 	deployed deployed
 }
 

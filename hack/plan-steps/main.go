@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command plan-steps prints all steps that a Plan would take on simulated members and nodes, with their times.
+// Command plan-steps prints all steps that a Plan would take on simulated members and nodes, and the time of each step.
 package main
 
 import (

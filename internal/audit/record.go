@@ -21,8 +21,8 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// idHeader is the header with the ID of a request, as in kube-apiserver. The caller may choose the ID. The ID also
-// appears in the response, and in the audit log of the member's API server.
+// idHeader is the header with the ID of a request. kube-apiserver uses the same header. The caller may choose the ID.
+// The ID also appears in the response, and in the audit log of the member's API server.
 const idHeader = "Audit-Id"
 
 // Record collects the data to be logged about a request. Its methods are safe for concurrent use. A nil Record is valid

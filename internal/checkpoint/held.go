@@ -19,8 +19,8 @@ func HeldUntil(lease *coordinationv1.Lease, renewed time.Time) time.Time {
 	return renewed.Add(time.Duration(*duration) * time.Second)
 }
 
-// sighting is a version of the Lease, and the time when this version expires. The time is measured with this replica's
-// clock, because the leader's clock may differ.
+// sighting records a version of the Lease and the time when this version expires. The time is measured with this
+// replica's clock, because the leader's clock may differ.
 type sighting struct {
 	version string
 	until   time.Time

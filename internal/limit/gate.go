@@ -67,7 +67,7 @@ func (e *FullError) Error() string {
 type Observer struct {
 	// Queued is called with the time that a request has waited, whether or not it got a seat.
 	Queued func(d time.Duration)
-	// Refused is called each time a request gets no seat, with the limit that was reached.
+	// Refused is called each time a request gets no seat. Its argument is the limit that was reached.
 	Refused func(Scope)
 }
 

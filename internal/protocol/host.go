@@ -28,9 +28,9 @@ const (
 
 // Paths of requests from the hub to a host's agent, in addition to PathReport, PathSettings and PathUninstall.
 const (
-	// PathHostInstructions accepts HostInstructions in a PUT request, with the version of the instructions in the
-	// query. The agent responds with 204 once the instructions are stored permanently, and with 409 while the host is
-	// being cleaned. A DELETE request withdraws the instructions. Both requests may have the parameter
+	// PathHostInstructions accepts HostInstructions in a PUT request. The query contains the version of the
+	// instructions. The agent responds with 204 once the instructions are stored permanently, and with 409 while the
+	// host is being cleaned. A DELETE request withdraws the instructions. Both requests may have the parameter
 	// QueryCheckpoint. The agent stores the latest checkpoint, even if it has nothing else to do. The progress of the
 	// instructions is part of the report.
 	PathHostInstructions = "/v1/host/plan"

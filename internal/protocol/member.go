@@ -51,9 +51,10 @@ const EnvironmentSecret = "drover-agent-env"
 const (
 	// KeyToken is the key of the join token.
 	KeyToken = "token"
-	// KeyCABundle is the key of the CA bundle to pin, as PEM. It is absent if agents trust the CAs of their systems.
+	// KeyCABundle is the key of the PEM-encoded CA bundle to pin. It is absent if agents trust the CAs of their
+	// systems.
 	KeyCABundle = "ca.crt"
-	// KeyServers is the key of the hub's addresses, one per line, with the preferred address first.
+	// KeyServers is the key of the hub's addresses, one per line. The preferred address comes first.
 	KeyServers = "servers"
 )
 

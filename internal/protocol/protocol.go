@@ -39,7 +39,7 @@ const (
 	PathConnect = "/v1/connect"
 	// PathRegister accepts a RegisterRequest in a POST request. It requires Authorization: Bearer <join token>.
 	PathRegister = "/v1/register"
-	// PathCACerts serves the CA bundle that agents pin, as PEM.
+	// PathCACerts serves the PEM-encoded CA bundle that agents pin.
 	PathCACerts = "/v1/cacerts"
 	// PathImport is the prefix of the path that serves the agent's manifest, "/v1/import/<join token>.yaml".
 	PathImport = "/v1/import/"
@@ -54,9 +54,10 @@ const (
 	PathKubernetes = "/v1/k8s"
 	// PathSettings accepts Settings in a PUT request. The agent responds with 204 once they are stored permanently.
 	PathSettings = "/v1/settings"
-	// PathDeployment accepts the agent's complete Deployment in a PUT request, as apps/v1 JSON. Any replica of the
-	// agent accepts the request. It responds with 202 once the Deployment is stored for the leader, and the leader's
-	// report contains the outcome. A response with 422 is a permanent refusal, and its body contains the reason.
+	// PathDeployment accepts the agent's complete Deployment in a PUT request. The body is apps/v1 JSON. Any replica of
+	// the agent accepts the request. It responds with 202 once the Deployment is stored for the leader, and the
+	// leader's report contains the outcome. A response with 422 is a permanent refusal, and its body contains the
+	// reason.
 	PathDeployment = "/v1/deployment"
 	// PathUninstall accepts a POST request. The agent removes everything that Drover has created in the member, and
 	// responds with 200 and an UninstallResult.
@@ -152,8 +153,8 @@ type Report struct {
 	// Deployment is the state of the agent's own Deployment. Only the leader reports it, after its first check.
 	Deployment *Deployment `json:"deployment,omitempty"`
 	Remnants
-	// DirectAuthority is the CA of the certificate that the agent has created for direct access, as PEM. It is empty
-	// if the agent has created no certificate. It is at most MaxDirectAuthority bytes long.
+	// DirectAuthority is the PEM-encoded CA of the certificate that the agent has created for direct access. It is
+	// empty if the agent has created no certificate. It is at most MaxDirectAuthority bytes long.
 	DirectAuthority string `json:"directAuthority,omitempty"`
 	// Host is the report of a host's agent. It is nil for other agents.
 	Host *HostReport `json:"host,omitempty"`

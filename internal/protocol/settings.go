@@ -11,9 +11,9 @@ import (
 // Settings are the settings that the hub announces to all agents: the hub's addresses and its CA, which are announced
 // before they take effect, and the registry for images.
 type Settings struct {
-	// Servers are the hub's base URLs, with the preferred URL first. Only https is allowed.
+	// Servers are the hub's base URLs. The preferred URL comes first. Only https is allowed.
 	Servers []string `json:"servers"`
-	// CABundle holds the certificates to trust, as PEM. It is empty if agents trust the CAs of their systems.
+	// CABundle holds the PEM-encoded certificates to trust. It is empty if agents trust the CAs of their systems.
 	CABundle string `json:"caBundle,omitempty"`
 
 	// Registry is prepended to images that do not specify a registry. See WithRegistry. Registry may be empty.

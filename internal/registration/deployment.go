@@ -32,7 +32,7 @@ const (
 	gracePeriod = 130
 )
 
-// Deployment is an agent's Deployment, as it is contained in the manifest and sent through the tunnel.
+// Deployment is an agent's Deployment in the form that the manifest contains and that the hub sends through the tunnel.
 type Deployment struct {
 	// Digest covers all settings from spec.agent and the hub's configuration, except the hub's addresses and CA.
 	// Connected agents receive the addresses and the CA as protocol.Settings, and must not restart when these change.

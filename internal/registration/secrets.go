@@ -105,8 +105,8 @@ func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	}
 }
 
-// TokenCreated returns when the join token in a Cluster's registration Secret was created. If the Secret does not
-// contain this time, it returns when the Secret was created.
+// TokenCreated returns the time when the join token in a Cluster's registration Secret was created. If the Secret does
+// not contain this time, TokenCreated returns the time when the Secret was created.
 func TokenCreated(secret metav1.Object) time.Time {
 	if created, err := time.Parse(time.RFC3339, secret.GetAnnotations()[annotationTokenCreated]); err == nil {
 		return created

@@ -51,7 +51,8 @@ func (lines) scan(p []byte) (first, last int) {
 // headSize is the size of the length prefix of each protobuf event.
 const headSize = 4
 
-// frames finds protobuf events. Each event is preceded by its length, as four bytes in big-endian order.
+// frames finds protobuf events. Each event is preceded by its length, which is encoded as four bytes in big-endian
+// order.
 type frames struct {
 	head [headSize]byte
 	have int    // number of bytes of the head that have arrived

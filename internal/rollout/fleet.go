@@ -82,7 +82,7 @@ type ClusterClaim struct {
 	Complete *time.Time `json:"complete,omitempty"`
 	// Failed is the time when a node of the member used up its attempts. It is nil if no node has.
 	Failed *time.Time `json:"failed,omitempty"`
-	// Ahead is set, without a revision, if the member had progressed further than this hub knew.
+	// Ahead is set if the member had progressed further than this hub knew. Revision is then empty.
 	Ahead *Ahead `json:"ahead,omitempty"`
 }
 

@@ -24,9 +24,9 @@ func SecretDigest(secret *corev1.Secret) (string, error) {
 	return digest(secret.Type, secret.Data)
 }
 
-// Hash returns the value of the label on nodes that have completed a plan. It is 56 characters long. It is computed
-// from the work on a node, the version (before or after conversion with Version), and the digests of Secrets by name.
-// It does not cover Secrets with ignoreUpdates or Secrets that the plan does not mount.
+// Hash returns the value of the label on nodes that have completed a plan. The value is 56 characters long. It is
+// computed from the work on a node, the version (before or after conversion with Version), and the digests of Secrets
+// by name. It does not cover Secrets with ignoreUpdates or Secrets that the plan does not mount.
 func Hash(work *v1.NodeWork, version string, secrets map[string]string) (string, error) {
 	matter := map[string]string{}
 	for _, s := range work.Secrets {

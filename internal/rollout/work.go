@@ -120,7 +120,7 @@ func (v *view) fresh(n *Node, was Claim) *Claim {
 	}
 }
 
-// retryAt returns when the next attempt is due after a failure.
+// retryAt returns the time when the next attempt is due after a failure.
 func (v *view) retryAt(c Claim) time.Time { return c.Failure.At.Add(v.backoff(c.Spent)) }
 
 // stuck reports whether a node in progress is waiting for its kubelet. This is the case if the node is not ready, and
@@ -182,9 +182,9 @@ func (v *view) complete(n *Node, c Claim) *Step {
 	return s
 }
 
-// PostCompleteLabels returns the labels that a plan sets on nodes that have completed it, with the version and the hash
-// filled in. It returns an error if one of the labels is invalid. In that case, no node may start, because the API
-// server would reject the write that completes a node and uncordons it.
+// PostCompleteLabels returns the labels that a plan sets on nodes that have completed the plan. The version and the
+// hash are filled in. It returns an error if one of the labels is invalid. In that case, no node may start, because the
+// API server would reject the write that completes a node and uncordons it.
 func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]string, error) {
 	filled := strings.NewReplacer("$(LATEST_VERSION)", version, "$(LATEST_HASH)", hash)
 	labels := map[string]string{}

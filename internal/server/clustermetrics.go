@@ -26,7 +26,7 @@ type states[L client.ObjectList] struct {
 	client.Reader
 	desc *prometheus.Desc
 	new  func() L
-	// each calls count once for each object in a list, with the values of the two labels.
+	// each calls count once for each object in a list. The arguments of count are the values of the two labels.
 	each func(list L, count func(first, second string))
 }
 

@@ -15,9 +15,9 @@ const (
 	hashLength = 12
 )
 
-// Label returns the value of the label cluster.drover.dev/set for a set's ID, with "." instead of "/". A value that is
-// too long for a label is truncated. It then starts with "kind-" instead of "kind." and ends in a hash of the ID, so
-// that a user cannot choose an ID that results in another ID's label.
+// Label returns the value of the label cluster.drover.dev/set for a set's ID. In this value, "." replaces "/". A value
+// that is too long for a label is truncated. It then starts with "kind-" instead of "kind." and ends in a hash of the
+// ID, so that a user cannot choose an ID that results in another ID's label.
 func Label(id string) string {
 	value := strings.ReplaceAll(id, "/", ".")
 	if len(value) <= maxLabel {

@@ -148,7 +148,7 @@ var validID = regexp.MustCompile(`^[a-z]+(/[a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`)
 // kind.
 func ValidID(id string) bool { return len(id) <= MaxID && validID.MatchString(id) }
 
-// Object converts an object into the format used in sets, without the fields that only an API server sets.
+// Object converts an object into the format used in sets. It removes the fields that only an API server sets.
 func Object(object runtime.Object) (*unstructured.Unstructured, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

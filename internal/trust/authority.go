@@ -34,7 +34,7 @@ const (
 	backdate = time.Hour
 )
 
-// KeyPair is a certificate together with its private key, both as PEM.
+// KeyPair is a certificate together with its private key. Both are PEM-encoded.
 type KeyPair struct {
 	Cert []byte
 	Key  []byte
@@ -80,7 +80,7 @@ func mayVouch(authority *x509.Certificate) bool {
 		authority.MaxPathLen == 0 && !authority.MaxPathLenZero
 }
 
-// CrossSign returns a certificate for the next authority, as PEM. The certificate has the next authority's name and
+// CrossSign returns a PEM-encoded certificate for the next authority. The certificate has the next authority's name and
 // key, and is signed by the previous authority. It expires no later than either authority.
 func CrossSign(before, next KeyPair, now time.Time) ([]byte, error) {
 	parent, err := tls.X509KeyPair(before.Cert, before.Key)
@@ -163,8 +163,8 @@ func issue(authority KeyPair, hosts []string, usages []x509.ExtKeyUsage, now tim
 	return &cert, nil
 }
 
-// RenewAt returns when a certificate should be replaced. A certificate is replaced when a third of its lifetime
-// remains.
+// RenewAt returns the time when a certificate should be replaced. A certificate is replaced when a third of its
+// lifetime remains.
 func RenewAt(cert *x509.Certificate) time.Time {
 	return cert.NotAfter.Add(-cert.NotAfter.Sub(cert.NotBefore) / 3)
 }

@@ -26,7 +26,8 @@ type State struct {
 	// replaced. The hub presents them after its own certificate, so that a client that trusts only a replaced authority
 	// can verify Active.
 	Bridges []byte
-	// Old is the certificate, as PEM, of the authority that Active replaced. It is still announced to agents.
+	// Old is the PEM-encoded certificate of the authority that Active replaced. This certificate is still announced to
+	// agents.
 	Old []byte
 	// Changed is when Active last changed. It is zero if Active has never changed.
 	Changed time.Time
@@ -220,7 +221,7 @@ func lasting(bridges []byte, now time.Time) ([]byte, error) {
 	return kept, nil
 }
 
-// Bundle returns the certificates that agents should trust, as PEM. The active authority comes first, and then the
+// Bundle returns the PEM-encoded certificates that agents should trust. The active authority comes first, and then the
 // old one.
 func (s State) Bundle() []byte {
 	return slices.Concat(s.Active.Cert, s.Old)

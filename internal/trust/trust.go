@@ -215,7 +215,7 @@ func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return serving, nil
 }
 
-// Bundle returns the certificates that agents with Pinned trust should trust, as PEM: the hub's authorities first,
+// Bundle returns the PEM-encoded certificates that agents with Pinned trust should trust: the hub's authorities first,
 // and then the operator's CA. It is empty until the certificates are complete.
 func (h *Holder) Bundle() []byte {
 	h.mu.Lock()

@@ -33,7 +33,7 @@ func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
 		return nil, fmt.Errorf("%w: it has more than %d items and commas", ErrTooLarge, most)
 	}
 	var document yaml.Node
-	// the text is decoded into a Node, which represents the tree as written, with each alias as one node
+	// the text is decoded into a Node, because a Node represents each alias as a single node
 	if err := yaml.Unmarshal(raw, &document); err != nil {
 		return nil, errors.New("it is not YAML")
 	}

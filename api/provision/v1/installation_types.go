@@ -123,8 +123,8 @@ type ClusterInstallationSpec struct {
 	// +optional
 	Installer Installer `json:"installer,omitempty,omitzero"`
 
-	// pools define which Hosts belong to the cluster, and their roles. A Host belongs to the first pool that selects
-	// it.
+	// pools define which Hosts belong to the cluster and which roles these Hosts have. A Host belongs to the first pool
+	// that selects it.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
@@ -237,7 +237,7 @@ type ClusterInstallationStatus struct {
 	// +optional
 	Ready int32 `json:"ready,omitempty"`
 
-	// waiting lists the hosts that are not ready, and the reasons. At most 16 are listed.
+	// waiting lists the hosts that are not ready. For each of them, it gives the reason. At most 16 are listed.
 	// +optional
 	// +listType=map
 	// +listMapKey=host

@@ -121,8 +121,8 @@ func (ch *Change) print(kinds *runtime.Scheme, out io.Writer, object client.Obje
 	return nil
 }
 
-// Manifest returns an object as it would be stored in a Git repository, without its status and without the metadata
-// that the hub sets.
+// Manifest returns an object in the form in which it would be stored in a Git repository. This form has no status and
+// none of the metadata that the hub sets.
 func Manifest(object client.Object) (map[string]any, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

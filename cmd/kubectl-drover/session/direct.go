@@ -31,7 +31,7 @@ const (
 // directAccess is a Cluster's own address. Users can reach this address without going through the hub.
 type directAccess struct {
 	Server string `json:"server"`
-	// CA is in PEM format. If it is empty, the computer's own CAs are trusted.
+	// CA is PEM-encoded. If it is empty, the computer's own CAs are trusted.
 	CA string `json:"caBundle,omitempty"`
 	// Mode is APIServer if the address belongs to the Cluster's API server instead of its agent.
 	Mode v1.AuthorizedEndpointMode `json:"mode,omitempty"`

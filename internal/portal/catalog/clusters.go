@@ -49,7 +49,7 @@ type Cluster struct {
 // Direct contains the settings that a kubeconfig needs for a direct connection to a member.
 type Direct struct {
 	Server string `json:"server"`
-	// CABundle contains CA certificates in PEM format. If it is empty, the user's computer must already trust the
+	// CABundle contains PEM-encoded CA certificates. If it is empty, the user's computer must already trust the
 	// server's certificate.
 	CABundle string `json:"caBundle,omitempty"`
 	// Mode is APIServer if the address belongs to the member's API server. It is empty if the address belongs to the

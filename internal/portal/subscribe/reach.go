@@ -25,8 +25,8 @@ const resourceClusters = "clusters"
 // user even without the right to watch them. The zero value contains no Clusters.
 type reach struct {
 	scope // through the "get" right on clusters/proxy
-	// bound contains the principals with bindings, by workspace. names contains the Clusters that these bindings let
-	// the user reach, with the UIDs of the Clusters.
+	// bound contains the principals with bindings, by workspace. names contains the names and UIDs of the Clusters that
+	// these bindings let the user reach.
 	bound map[string]index.Principals
 	names map[types.NamespacedName]types.UID
 }

@@ -150,8 +150,8 @@ func (st *stream) run(closing context.Context, conn *websocket.Conn) string {
 	return why
 }
 
-// outcome returns the reason why a stream ended, as a word for metrics and as a close code for the client. The code is
-// 0 if the client is gone.
+// outcome returns the reason why a stream ended. why is a word for metrics, and code is the close code for the client.
+// The code is 0 if the client is gone.
 func outcome(err error) (why string, code int) {
 	switch {
 	case errors.Is(err, errStopping):

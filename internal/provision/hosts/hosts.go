@@ -169,9 +169,10 @@ func (g Given) Note() (note, version string) {
 	return g.secret.Annotations[annotationNote], versionOf(g.secret)
 }
 
-// Instructions returns the instructions that Drover gave to a Host, and their version as it appears in the Host's
-// status. It reads them from the API server. It returns nil if there are no such instructions or if they were
-// withdrawn. It returns ErrForeignInstructions if another Secret has the name of the instructions' Secret.
+// Instructions returns the instructions that Drover gave to a Host. It also returns the version of these instructions,
+// in the form used in the Host's status. It reads them from the API server. It returns nil if there are no such
+// instructions or if they were withdrawn. It returns ErrForeignInstructions if another Secret has the name of the
+// instructions' Secret.
 func (h Hub) Instructions(ctx context.Context, host *v1.Host) (*protocol.HostInstructions, string, error) {
 	secret, ours, err := h.secret(ctx, host)
 	switch {

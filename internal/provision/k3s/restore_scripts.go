@@ -59,9 +59,9 @@ touch "$mark"`
 )
 
 // cleanNodesScript removes the nodes that are not listed in $NODES, and the passwords of all nodes. A machine that was
-// reinstalled after the snapshot has a new password, which the server would refuse forever. When the stored password is
-// gone, the server accepts the next password that the node presents. The script retries while the API server is
-// unavailable.
+// reinstalled after the snapshot has a new password. As long as the old password is stored, the server refuses the new
+// one. When the stored password is gone, the server accepts the next password that the node presents. The script
+// retries while the API server is unavailable.
 func cleanNodesScript(r rancher) string {
 	return `for i in $(seq 60); do all=$(` + r.kubectl + ` get nodes -o name) && break; sleep 5; done
 test -n "$all" || exit 1

@@ -153,7 +153,7 @@ func (m *Member) Advance(now time.Time) {
 	}
 }
 
-// Due returns when the next Job or drain ends. It returns the zero time if none is running.
+// Due returns the time when the next Job or drain ends. It returns the zero time if no Job and no drain is running.
 func (m *Member) Due() time.Time {
 	var due time.Time
 	for _, all := range []map[string]time.Time{m.jobs, m.drains} {

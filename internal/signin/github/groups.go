@@ -22,8 +22,8 @@ const (
 	maxLink   = 8 << 10
 )
 
-// groups returns the organizations that the user is an active member of, and the user's teams in these organizations as
-// organization/team. It also returns a notice if GitHub omitted some organizations.
+// groups returns the organizations of which the user is an active member. It also returns the user's teams in these
+// organizations, in the format organization/team. It also returns a notice if GitHub omitted some organizations.
 func (c *Connector) groups(ctx context.Context, token string) (groups []string, notice string, err error) {
 	type organization struct {
 		Login string `json:"login"`

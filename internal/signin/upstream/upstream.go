@@ -41,7 +41,8 @@ type Connectors struct {
 	known map[string]known
 }
 
-// known holds a connector, or the error that was returned when it was built. The other fields identify the inputs.
+// known holds a connector, or the error that occurred when the connector was built. The other fields identify the
+// inputs.
 type known struct {
 	uid        types.UID
 	generation int64

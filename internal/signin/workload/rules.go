@@ -32,7 +32,8 @@ const (
 	maxUID     = 255
 )
 
-// compiler is the compiler from Kubernetes structured authentication, with a lower cost limit for expressions.
+// compiler is the compiler from Kubernetes structured authentication. It has a lower cost limit for expressions than in
+// Kubernetes.
 var compiler = sync.OnceValues(func() (kubecel.Compiler, error) {
 	env, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Extend(environment.VersionedOptions{
 		IntroducedVersion: version.MajorMinor(1, 0), ProgramOptions: []cel.ProgramOption{cel.CostLimit(costLimit)},

@@ -53,7 +53,7 @@ type metadata struct {
 
 // Issuer is the issuer of a hub that users sign in to. Create one with Discover.
 type Issuer struct {
-	// URL is the URL of the hub. CA is the hub's CA in PEM format. If CA is empty, the computer's own CAs are trusted.
+	// URL is the URL of the hub. CA is the hub's PEM-encoded CA. If CA is empty, the computer's own CAs are trusted.
 	URL string
 	CA  []byte
 

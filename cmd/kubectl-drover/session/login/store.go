@@ -40,7 +40,7 @@ var ErrSignedOut = errors.New("you are not signed in")
 // Session holds the tokens of a user who has signed in to a hub.
 type Session struct {
 	Issuer string `json:"issuer"`
-	// CA is the hub's CA in PEM format. If it is empty, the computer's own CAs are trusted.
+	// CA is the hub's PEM-encoded CA. If it is empty, the computer's own CAs are trusted.
 	CA []byte `json:"ca,omitempty"`
 	// Token identifies the user. It is valid until Expires according to this computer's clock.
 	Token   string    `json:"token"`
