@@ -291,7 +291,7 @@ func (l *leadership) drifted(r ref, now *object) string {
 	return l.state.ids[now.set]
 }
 
-// reconcile handles the hub's pending request for a set, if any, and runs a pass.
+// reconcile handles the hub's pending request for a set if there is one. It then runs a pass.
 func (l *leadership) reconcile(id string) {
 	if l.reconcileOther(id) {
 		return

@@ -98,7 +98,7 @@ type pass struct {
 	wanted map[ref]bool
 	again  time.Duration // time until the next pass; 0 if no pass is scheduled
 
-	mu       sync.Mutex // guards again and the fields below while objects are applied
+	mu       sync.Mutex // guards the field again and the fields below it while objects are applied
 	problems map[ref]protocol.SetObject
 	writing  map[ref]bool   // objects that are currently being written
 	altered  map[ref]string // for each object, the path of a field that was stored with a different value, or ""

@@ -47,9 +47,9 @@ type discovery struct {
 	Algorithms    []string `json:"id_token_signing_alg_values_supported"`
 }
 
-// reviews returns the handler for the node's API server. The handler serves the issuer's keys, for
-// --authentication-config, and token reviews, for --authentication-token-webhook-config-file. A client can obtain only
-// the issuer's public data, and the user of a token that the client already has.
+// reviews returns the handler for the node's API server. It serves the issuer's keys for --authentication-config and
+// token reviews for --authentication-token-webhook-config-file. A client can obtain only the issuer's public data and
+// the user of a token that the client already has.
 func (e *Endpoint) reviews() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pathDiscovery, e.discover)

@@ -73,8 +73,8 @@ func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Cont
 // errNotJoined is returned if the agent has not joined yet. The first join is left to the link.
 var errNotJoined = errors.New("the agent has not joined yet")
 
-// rejoin joins with a new join token, if any, and a new key. A user who gives a running agent a new token expects a new
-// key.
+// rejoin joins with a new key, and with the new join token if there is one. A user who gives a running agent a new
+// token expects a new key.
 func (k *Keeper) rejoin(ctx context.Context) error {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()

@@ -39,7 +39,7 @@ const (
 	// soon is the remaining validity below which a certificate is reported as a problem. The hub normally renews its
 	// certificates earlier.
 	soon = 14 * 24 * time.Hour
-	// dialLimit is the maximum time that the hub's proxy may take to respond.
+	// dialLimit limits how long the hub's proxy may take to respond.
 	dialLimit = 5 * time.Second
 )
 

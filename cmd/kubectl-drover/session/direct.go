@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// answerLimit is the maximum time that a Cluster's own address may take to respond. If it takes longer, the hub is
+	// answerLimit limits how long a Cluster's own address may take to respond. If it takes longer, the hub is
 	// preferred.
 	answerLimit = 2 * time.Second
-	// renewLimit is the maximum time that the hub may take to renew a token that is still valid. If the hub takes
-	// longer, the next attempt follows after renewPause.
+	// renewLimit limits how long the hub may take to renew a token that is still valid. If the hub takes longer, the
+	// next attempt follows after renewPause.
 	renewLimit, renewPause = 3 * time.Second, 30 * time.Second
 )
 

@@ -300,8 +300,8 @@ func markHub(config *clientcmdapi.Config, name string, session *login.Session) e
 	return cli.SetMark(config, name, mark)
 }
 
-// probeLimit is the maximum time that a hub's API server may take to respond. If it takes longer, the plugin does not
-// add a context for it.
+// probeLimit limits how long a hub's API server may take to respond. If it takes longer, the plugin does not add a
+// context for it.
 const probeLimit = 3 * time.Second
 
 // loginContext adds a context for the hub's own API to the kubeconfig if the hub's API server accepts the user's

@@ -26,13 +26,13 @@ import (
 	"github.com/drover-dev/drover/internal/signin/password"
 )
 
-// hashWait is the maximum time that a login waits in a queue.
+// hashWait limits how long a login waits in a queue.
 const hashWait = 5 * time.Second
 
 const (
 	// maxTypedName is the maximum length of the name that a provider's user enters, in bytes.
 	maxTypedName = 256
-	// loginLimit is the maximum time that a login waits for a provider.
+	// loginLimit limits how long a login waits for a provider.
 	loginLimit = 10 * time.Second
 	// The rate and burst of failed logins with providers, for one browser or address on one replica.
 	failuresPerSecond, failuresAtOnce = 0.2, 20

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// AskLimit is the maximum time that a refresh waits for a session's provider.
+	// AskLimit limits how long a refresh waits for a session's provider.
 	AskLimit = 6 * time.Second
 	// askedFor is how long one request has the exclusive right to query a session's provider. If a replica stops during
 	// a query, the right expires after this time, and other replicas can query the provider.
