@@ -91,8 +91,8 @@ func command() *cobra.Command {
 		Long: "Settings come from the environment, see docs/operations/agents.md.",
 		Args: cobra.NoArgs, RunE: run(daemon.ReadEnviron, daemon.Run), SilenceErrors: true, SilenceUsage: true,
 	}
-	// The command does not use cobra's own flag, because the flag's template links text/template, which makes the
-	// linker keep every exported method of every type.
+	// The command does not use cobra's own flag, because the flag's template links text/template. With text/template,
+	// the linker keeps every exported method of every type.
 	root.Flags().BoolVarP(&askVersion, "version", "v", false, "version for drover-agent")
 	root.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "",
 		"kubeconfig of the cluster, for an agent that runs outside of it")

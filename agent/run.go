@@ -19,13 +19,13 @@ import (
 	"github.com/drover-dev/drover/internal/tracing"
 )
 
-// flushTimeout is the maximum time for sending the last spans when the agent stops.
+// flushTimeout limits how long the agent may take to send the last spans when it stops.
 const flushTimeout = 2 * time.Second
 
 // environ is a function that reads the agent's settings.
 type environ func(lookup func(string) (string, bool)) (daemon.Environ, error)
 
-// run runs the agent, or another part of the binary, with the settings from the environment.
+// run reads the settings from the environment and runs the agent or another part of the binary.
 func run(ctx context.Context, kubeconfig string, read environ, work func(context.Context, daemon.Options) error) error {
 	env, err := read(os.LookupEnv)
 	if err != nil {
@@ -44,7 +44,7 @@ func run(ctx context.Context, kubeconfig string, read environ, work func(context
 	log := zapr.NewLogger(logger)
 	klog.SetLogger(log.WithName("client-go"))
 	log.Info("starting", "version", version, "servers", env.Servers, "trust", env.Trust)
-	host, _ := os.Hostname() // the pod's name, which distinguishes the spans of replicas
+	host, _ := os.Hostname() // the pod's name distinguishes the spans of replicas
 	tracer, err := tracing.New(ctx, tracing.Options{
 		Endpoint: tracing.Endpoint(os.LookupEnv), Service: "drover-agent", Version: version, Instance: host,
 		Environ: os.LookupEnv, Log: log.WithName("tracing"),

@@ -31,8 +31,8 @@ type Client struct {
 	REST rest.Interface
 }
 
-// Config returns the configuration for the API server: from the kubeconfig at path, or, if path is empty, from the pod
-// that the agent runs in.
+// Config returns the configuration for the API server. It reads the kubeconfig at path. If path is empty, it reads the
+// configuration of the pod that the agent runs in.
 func Config(path, userAgent string) (*rest.Config, error) {
 	cfg, err := loadConfig(path)
 	if err != nil {

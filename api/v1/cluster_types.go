@@ -172,9 +172,9 @@ const (
 
 // Registration configures how an agent joins as a Cluster.
 type Registration struct {
-	// tokenSecretRef refers to a Secret key, in the same namespace, that contains a join token of your choice. The
-	// token must be at least 32 characters long and consist of A-Z, a-z, 0-9, ".", "_", "~" and "-". By default Drover
-	// creates a random 256-bit token.
+	// tokenSecretRef refers to a key of a Secret in the same namespace. The key contains a join token of your choice.
+	// The token must be at least 32 characters long and consist of A-Z, a-z, 0-9, ".", "_", "~" and "-". By default
+	// Drover creates a random 256-bit token.
 	// +optional
 	TokenSecretRef *SecretKeyReference `json:"tokenSecretRef,omitempty"`
 

@@ -260,7 +260,7 @@ type TimeWindow struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$')",message="must be a time from 00:00 to 24:00, as HH:MM"
 	EndTime string `json:"endTime,omitempty"`
 
-	// timeZone is the time zone of startTime and endTime, as a name from the IANA time zone database, for example
+	// timeZone is the time zone of startTime and endTime. It is a name from the IANA time zone database, for example
 	// "Europe/Berlin". "Local" is rejected because its meaning differs from machine to machine. A window that contains
 	// a clock change is an hour shorter or longer on that day. timeZone defaults to "UTC".
 	// +optional
@@ -286,10 +286,10 @@ type PlanRelease struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9_.+-]*$`
 	Version string `json:"version,omitempty"`
 
-	// channel is an http or https URL that redirects, with status 302, 303, 307 or 308, to a URL whose last path
-	// element is the version. It must be at most 1024 characters long. The channel is queried every 15 minutes, unless
-	// version is set. After any other response, the last known version stays in effect. The hub queries the channels of
-	// Plans on the hub.
+	// channel is an http or https URL. It must redirect to a URL whose last path element is the version, and the status
+	// code must be 302, 303, 307 or 308. channel must be at most 1024 characters long. The channel is queried every 15
+	// minutes, unless version is set. After any other response, the last known version stays in effect. The hub queries
+	// the channels of Plans on the hub.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https?://[^\\s/]+.*$')`,message="must be an http or https URL, such as https://update.k3s.io/v1-release/channels/stable"

@@ -28,7 +28,7 @@ const (
 )
 
 // RestoreStatus lists the changes to a member or a Host that a restored hub holds back. Each entry is the name of a
-// set, which contains everything that results from one object on the hub. For example, "crtb/alice" is the set that
+// set. A set contains everything that results from one object on the hub. For example, "crtb/alice" is the set that
 // results from the ClusterRoleTemplateBinding "alice". Each list contains only the first 50 names.
 type RestoreStatus struct {
 	// checkpoint identifies the state of the agent that the hub has no record of. To confirm the changes, set the

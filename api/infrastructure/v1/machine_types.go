@@ -55,8 +55,8 @@ type DroverMachineSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
 
-	// hostSelector selects, by label, the Hosts in the same namespace that the machine can take. By default the machine
-	// can take any available Host.
+	// hostSelector is a label selector for the Hosts in the same namespace that the machine can take. By default the
+	// machine can take any available Host.
 	// +optional
 	HostSelector *metav1.LabelSelector `json:"hostSelector,omitempty"`
 

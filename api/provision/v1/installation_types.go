@@ -290,8 +290,8 @@ const (
 	ReasonInstalled = "Installed"
 	// ReasonHostsWaiting means that some hosts are not ready. status.waiting lists these hosts and says why.
 	ReasonHostsWaiting = "HostsWaiting"
-	// ReasonTooFewHosts means that a pool has fewer Hosts than its replicas field requests, and its selector matches no
-	// other free Host.
+	// ReasonTooFewHosts means that a pool has fewer Hosts than its replicas field requests, and that the pool's
+	// selector matches no other free Host.
 	ReasonTooFewHosts = "TooFewHosts"
 	// ReasonClusterMissing means that the Cluster that clusterName refers to does not exist.
 	ReasonClusterMissing = "ClusterMissing"
