@@ -27,7 +27,7 @@ import (
 type Reconciler struct {
 	Client   client.Client
 	Recorder events.EventRecorder
-	// Settings returns the hub's settings, which include the hub's addresses and CA.
+	// Settings returns the hub's settings. They include the hub's addresses and CA.
 	Settings func() protocol.Settings
 	// Served reports whether the hub's API server serves the ClusterProfile kind. If it does not, Reconcile does
 	// nothing.
@@ -117,7 +117,7 @@ func (r *Reconciler) applyStatus(ctx context.Context, want, found *clusterprofil
 	return nil
 }
 
-// configuration returns one part of a profile, together with its metadata, as an apply configuration.
+// configuration returns an apply configuration that contains the profile's metadata and one part of the profile.
 func configuration(profile *clusterprofile.ClusterProfile, part string) (runtime.ApplyConfiguration, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(profile)
 	if err != nil {

@@ -92,7 +92,7 @@ func (s *scope) fail(reason, message string, stalled bool) {
 }
 
 // resolve determines the version. The version is unknown while a channel is being queried for the first time. The
-// plan's status contains the channel's last version, which a new leader uses while the channel is unavailable.
+// plan's status contains the channel's last version. A new leader uses this version while the channel is unavailable.
 func (r *Reconciler) resolve(plan *v1.Plan) (resolved, bool) {
 	if plan.Spec.Version != "" {
 		return resolved{version: plan.Spec.Version, reason: v1.ReasonVersion, message: "The version is that of the spec"}, true

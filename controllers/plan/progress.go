@@ -26,8 +26,9 @@ const maxPlans = 128
 type MemberState struct {
 	// Connected is true if the member is connected.
 	Connected bool
-	// Refuses is the reason why the member's agent runs no plans. It is ReasonAgentTooOld, ReasonAgentReadOnly, or, if
-	// two clusters share the identity, ReasonIdentityMismatch. It is empty if the agent runs plans or is not connected.
+	// Refuses is the reason why the member's agent runs no plans. It is ReasonAgentTooOld, ReasonAgentReadOnly or
+	// ReasonIdentityMismatch. ReasonIdentityMismatch means that two clusters share the identity. It is empty if the
+	// agent runs plans or is not connected.
 	Refuses string
 	// Reported is true if the agent has reported all its plans and continues to report changes. Otherwise, Hold and
 	// Status may be outdated or empty.
@@ -201,7 +202,7 @@ func (p *Progress) Event(member types.NamespacedName, event *protocol.PlanEvent)
 	}
 }
 
-// Stopped records that, from now on, a member's state may change without a report. Earlier reports are kept.
+// Stopped records that a member's state may now change without a report. Earlier reports are kept.
 func (p *Progress) Stopped(member types.NamespacedName) {
 	p.mu.Lock()
 	m := p.memberLocked(member)

@@ -26,7 +26,7 @@ type Audiences struct {
 	// Hub holds the base URLs of the hub, without a trailing slash. Each URL is an audience.
 	Hub []string
 	// Clusters is the path between a URL in Hub and <namespace>/<name>. Together, the three parts form the member's
-	// audience, which is also the member's server in a kubeconfig.
+	// audience. The audience is also the member's server in a kubeconfig.
 	Clusters string
 	// Member returns the destination of a request: the member's <namespace>/<name>, Local, or an empty string for all
 	// other paths.

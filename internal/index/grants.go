@@ -40,7 +40,7 @@ func (p Principals) subjects() []v1.Subject {
 	return subjects
 }
 
-// Grants finds the bindings that give users access to Clusters. It may be used concurrently.
+// Grants finds the bindings that give users access to Clusters. It is safe for concurrent use.
 //
 // Every request to a member looks up the user and each of their groups, so Grants uses the indexes of the informers.
 // Listing the objects in a cache would take as long as everything else that the hub does for a small request.

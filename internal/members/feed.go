@@ -13,7 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Limits on a Record. They are needed because a Record comes from another replica, which may run a different version.
+// Limits on a Record. They are needed because a Record comes from another replica, and that replica may run a different
+// version.
 const (
 	maxTunnels = 16
 	maxText    = 1 << 10

@@ -22,7 +22,7 @@ type listeners struct {
 	tokens          []func(Peer)
 }
 
-// heard contains the functions to call for one kind of member, which is either Clusters or Hosts.
+// heard contains the functions to call for one kind of member. The kind is either Clusters or Hosts.
 type heard struct {
 	changed []func(types.NamespacedName)
 	opened  []func(types.NamespacedName)

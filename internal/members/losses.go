@@ -31,8 +31,8 @@ func AdmissionTime(agents int) time.Duration {
 // therefore does not look like many members. losses is guarded by table.mu.
 type losses struct {
 	admitted time.Time // when the queue will be empty
-	// many is set when a member is lost while many members are lost at the same time. It is the time at which the queue
-	// was then expected to be empty. It is zero if many members have never been lost at the same time.
+	// many is set when a lost member makes the queue longer than manyTime. It is the time at which the queue was then
+	// expected to be empty. It is zero if the queue has never been that long.
 	many time.Time
 }
 

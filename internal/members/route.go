@@ -11,7 +11,7 @@ import (
 // route is an open tunnel from a member. The tunnel ends at this replica or at another one.
 type route struct {
 	id        string
-	instance  string // the agent's instance name, which may be empty
+	instance  string // the agent's instance name; may be empty
 	epoch     int64
 	nodeAgent bool              // set for a node agent
 	hop       bool              // set if the tunnel ends at another replica

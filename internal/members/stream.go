@@ -287,7 +287,7 @@ func (s *subject[E]) stop(from *stream) {
 	s.synced = false
 }
 
-// drop discards the events of a complete report that has not been fully received.
+// drop discards the events of an incomplete report.
 func (s *subject[E]) drop(from *stream) {
 	from.offers.give(s.bytes)
 	s.offer, s.bytes = nil, 0

@@ -14,7 +14,7 @@ import (
 // is at least GOGC percent of this size.
 const leastHeap = 4 << 20
 
-// leastObject is the minimum size, in bytes, of an object that the allocator places in a block of its own. In a shared
+// leastObject is the minimum size of an object that the allocator places in a block of its own, in bytes. In a shared
 // block, other objects would keep the object alive.
 const leastObject = 16
 

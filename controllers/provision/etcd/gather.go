@@ -40,7 +40,7 @@ func (in *kubeadmCluster) gather(ctx context.Context, w *Wanted) error {
 	}
 	holding := w.Restores
 	if w.Active() != nil && in.decide.Restore.Problem != "" {
-		// the restore has been rejected, and the objects that it refers to no longer exist
+		// the objects that the rejected restore refers to no longer exist
 		holding = holding[1:]
 	}
 	in.decide.Retention, in.decide.Stored = retention(in.cluster), stored(in.scheduled, holding)

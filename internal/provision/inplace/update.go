@@ -26,7 +26,7 @@ const fieldOwner = client.FieldOwner("drover-update")
 // retrySeconds tells Cluster API how long to wait before it calls the hook again.
 const retrySeconds = 5
 
-// maxAttempt is the maximum length of an attempt's name, as defined in the schema.
+// maxAttempt is the maximum length of an attempt's name. The schema defines the same limit.
 const maxAttempt = 63
 
 // step is the next step of an update.
