@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// impersonatorKey is the key of the extra field that shows, in a member's audit log, which user is impersonating
+// impersonatorKey is the key of an extra field. In a member's audit log, this field shows which user is impersonating
 // another user. Callers cannot set it.
 const impersonatorKey = "cluster.drover.dev/impersonator"
 

@@ -3,10 +3,10 @@
 
 // Package proxy serves a member's Kubernetes API to an identified user.
 //
-// A request may be refused before anything is sent. The proxy checks, in this order, the form of the request, the
-// identity of the sender, the sender's right to reach the member, whether a seat is free, and whether the member
-// exists and is connected. Only then does the proxy create a call, a value that holds the identity. The transport
-// sends only requests that belong to a call.
+// A request may be refused before anything is sent. The proxy first checks the form of the request, then the identity
+// of the sender, the sender's right to reach the member, whether a seat is free, and finally whether the member exists
+// and is connected. Only then does the proxy create a call, a value that holds the identity. The transport sends only
+// requests that belong to a call.
 package proxy
 
 import (

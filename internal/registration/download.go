@@ -86,7 +86,7 @@ func (d *downloads) serveHostAgent(w http.ResponseWriter, r *http.Request) {
 	d.send(w, file)
 }
 
-// send copies a binary to a client, as long as the client keeps reading.
+// send copies a binary to a client for as long as the client keeps reading.
 func (d *downloads) send(w http.ResponseWriter, program io.Reader) {
 	control, last := http.NewResponseController(w), time.Now().Add(downloadTime)
 	for {

@@ -23,8 +23,8 @@ type replayGuard struct {
 	swept time.Time
 }
 
-// use records the ID of an agent's token. The token is valid until the time expires. It returns an error if the ID has
-// been used before.
+// use records the ID of an agent's token. The parameter expires is the time when the token expires. It returns an error
+// if the ID has been used before.
 func (g *replayGuard) use(agent, id string, now, expires time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -33,7 +33,7 @@ const (
 	reserved = 32
 	// familiarFor is how long a key counts as familiar after its last positive result.
 	familiarFor = time.Hour
-	// timeout limits how long a question waits before it is asked. It also limits how long an answer may take.
+	// timeout limits how long a question may take, including the wait before it is asked.
 	timeout = 10 * time.Second
 )
 

@@ -31,7 +31,7 @@ type infrastructure struct {
 	} `json:"spec"`
 }
 
-// change is the difference between the current and the desired state of machines.
+// change contains the current and the desired state of machines.
 type change struct {
 	kind             string
 	current, desired infrastructure

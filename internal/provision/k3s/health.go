@@ -27,8 +27,8 @@ func (r *roster) lost() bool {
 	return true
 }
 
-// etcd returns the number of etcd members, and the number of members that are working. A host that is gone remains a
-// member until it is removed from the cluster. A host that could not join is not a member.
+// etcd returns the number of etcd members, and how many of them are working. A host that is gone remains a member until
+// it is removed from the cluster. A host that could not join is not a member.
 func (r *roster) etcd() (members, work int) {
 	for name, node := range r.Stored.Nodes {
 		if !node.Etcd {
@@ -115,8 +115,8 @@ func (r *roster) changing() string {
 }
 
 // unavailable counts the workers that are being changed, and the workers that failed or lost their connection because
-// of this change. The count prevents a change from breaking all workers. Workers that were already broken are not
-// counted.
+// of the current change. The count prevents one change from breaking all workers. Workers that were already broken are
+// not counted.
 func (r *roster) unavailable() (n int) {
 	for _, m := range r.stay {
 		if m.server() || m.Held == nil || !m.Held.Changed || m.up() {

@@ -5,8 +5,8 @@ package k3s
 
 // Scripts of k3s and RKE2. Values are passed as arguments and variables, never as part of the script's text.
 
-// snapshot takes an etcd snapshot. It fails unless the snapshot was saved in $1 places: on the disk and, if there is
-// one, in the bucket. The distributions exit with status 0 even if the disk is full or the object store refuses the
+// snapshot takes an etcd snapshot. It fails unless the snapshot was saved in $1 places. These are the disk, and the
+// bucket if there is one. The distributions exit with status 0 even if the disk is full or the object store refuses the
 // copy, but their output names the saved snapshots. The command gives up after some minutes while the server continues.
 // In that case, the script checks the list of snapshots.
 const snapshot = `want=$1 name=$2

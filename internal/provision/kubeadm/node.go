@@ -18,7 +18,7 @@ const (
 	VersionVariable = "KUBERNETES_VERSION"
 )
 
-// Timeouts of commands, in seconds. They include the time for kubeadm to pull images.
+// Timeouts of commands, in seconds. They include the time that kubeadm needs to pull images.
 const (
 	updateTimeout = 3600
 	resetTimeout  = 1800
