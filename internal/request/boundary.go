@@ -13,8 +13,8 @@ import (
 
 // boundaries finds the ends of events in a stream that arrives in pieces.
 type boundaries interface {
-	// scan processes the next piece. It returns two offsets in the piece: the end of the first event that ends in the
-	// piece, and the end of the last such event. Both are -1 if no event ends in the piece. A stream starts at a
+	// scan processes the next piece. It returns two offsets in the piece: the end of the first event that ends there,
+	// and the end of the last event that ends there. Both are -1 if no event ends in the piece. A stream starts at a
 	// boundary.
 	scan(p []byte) (first, last int)
 }

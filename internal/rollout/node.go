@@ -17,9 +17,9 @@ type Plan struct {
 	// Generation is the generation of the spec. When it changes, failed nodes are retried.
 	Generation int64
 	Spec       v1.PlanSpec
-	// Version is the plan's version, as returned by the function Version.
+	// Version is the plan's version. It is a result of the function Version.
 	Version string
-	// Hash is the plan's hash, as computed by the function Hash.
+	// Hash is the plan's hash. It is a result of the function Hash.
 	Hash string
 }
 
@@ -183,7 +183,7 @@ const (
 	StartDrain Act = "StartDrain"
 )
 
-// Verb is the purpose of a Step, as shown to users.
+// Verb is the purpose of a Step. It is shown to users.
 type Verb string
 
 // Verbs of steps. VerbBegin to VerbUpgrade are the steps of a node, in order.

@@ -53,7 +53,7 @@ func PaceOf(spec *v1.PlanSpec) Pace {
 	return p
 }
 
-// Status is the progress of a member, as last reported by its agent.
+// Status is the progress of a member according to the latest report of the member's agent.
 type Status struct {
 	// Revision is the revision that the report refers to. Hash is the hash of the work on each node.
 	Revision, Hash string

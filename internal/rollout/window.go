@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	_ "time/tzdata" // time zone database for windows, because the image does not contain one
+	_ "time/tzdata" // embeds the time zone database for windows, because the image does not contain one
 
 	v1 "github.com/drover-dev/drover/api/v1"
 )

@@ -107,8 +107,8 @@ func (v *view) changed(c Claim) bool {
 	return c.Hash != v.plan.Hash || c.Generation != v.plan.Generation
 }
 
-// fresh returns the claim for a node that starts, for the first time or again. The claim's attempt is greater than
-// the attempt of any of the node's Jobs, so that no earlier Job is mistaken for a current one.
+// fresh returns the claim for a node that starts for the first time or starts again. The claim's attempt is greater
+// than the attempt of any of the node's Jobs, so that no earlier Job is mistaken for a current one.
 func (v *view) fresh(n *Node, was Claim) *Claim {
 	used := was.Attempt
 	for _, j := range v.jobs[n.Name] {
@@ -234,7 +234,7 @@ func (v *view) approach(n *Node, c Claim) *Step {
 			continue
 		}
 		if j.Deleting {
-			return nil // the Job's name is still taken, and its pods may still be running
+			return nil // the Job's name is still taken; the Job's pods may still be running
 		}
 		return &Step{Act: DeleteJob, Verb: VerbClean, Node: n.Name, Job: j}
 	}

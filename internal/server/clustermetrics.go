@@ -17,7 +17,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// scrapePatience limits how long a scrape waits for a cache that has not synced yet.
+// scrapePatience limits how long a scrape waits for a cache to sync.
 const scrapePatience = time.Second
 
 // states is a collector that counts objects by the values of two labels. The values are read from the objects'

@@ -230,7 +230,7 @@ func (t *telemetry) watchPolicies(
 	return mgr.Add(watch)
 }
 
-// cachesSynced reports, without waiting, whether the caches from which requests are answered have synced.
+// cachesSynced reports whether the caches from which requests are answered have synced. It does not wait for them.
 func cachesSynced(mgr ctrl.Manager, cfg config.Config) error {
 	kinds := []client.Object{&v1.Cluster{}, &corev1.Secret{}, &v1.ClusterRoleTemplateBinding{}, &v1.ProjectRoleTemplateBinding{}, &v1.Project{}}
 	if cfg.SignIn.On() {

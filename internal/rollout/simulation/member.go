@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// Member is a simulated member. It contains the objects in the member's API server, and the pending events that are
-// not steps of the plan, such as the end of a Job.
+// Member is a simulated member. It contains the objects in the member's API server. It also contains pending events
+// that are not steps of the plan, such as the end of a Job.
 type Member struct {
 	rollout.Member
 	scenario Cluster
@@ -164,7 +164,7 @@ func (m *Member) Due() time.Time {
 	return due
 }
 
-// Status returns the status of a plan, as an agent would report it.
+// Status returns the status that an agent would report for a plan.
 func (m *Member) Status(plan *rollout.Plan, wait rollout.Wait, revision string, now time.Time) (*v1.PlanStatus, error) {
 	progress, err := rollout.ProgressOf(*m.activeView(), *plan, now)
 	if err != nil {

@@ -57,7 +57,7 @@ type delivered struct {
 type settled struct {
 	delivered delivered
 	wait      rollout.Wait
-	// nodes contains the number of complete nodes and the number of all nodes, as in the status.
+	// nodes contains the number of complete nodes and the number of all nodes. The status contains the same numbers.
 	nodes string
 }
 

@@ -14,7 +14,7 @@ import (
 // MaxHeader is the maximum size of the header of an upstream's response, in bytes.
 const MaxHeader = 64 << 10
 
-// dialTimeout is the time limit for connecting to an upstream, and for the TLS handshake.
+// dialTimeout limits how long connecting to an upstream and the TLS handshake may each take.
 const dialTimeout = 5 * time.Second
 
 // Client returns an HTTP client for requests to an upstream. The timeout applies to each request, including its body.

@@ -29,8 +29,8 @@ type User struct {
 	State []byte
 }
 
-// Connector represents an upstream. Connectors may also implement other interfaces in this package, each of which is a
-// way to query users.
+// Connector represents an upstream. Connectors may also implement other interfaces in this package. Each of these
+// interfaces is a way to query users.
 type Connector interface {
 	// Check reports whether the upstream can be queried. It does not need a user.
 	Check(ctx context.Context) error
