@@ -8,8 +8,8 @@ import (
 	"encoding/json"
 )
 
-// Settings are the settings that the hub announces to all agents: the hub's addresses and its CA, which are announced
-// before they take effect, and the registry for images.
+// Settings are the settings that the hub announces to all agents: the hub's addresses, its CA, and the registry for
+// images. Addresses and CAs are announced before they take effect.
 type Settings struct {
 	// Servers are the hub's base URLs. The preferred URL comes first. Only https is allowed.
 	Servers []string `json:"servers"`
@@ -19,7 +19,7 @@ type Settings struct {
 	// Registry is prepended to images that do not specify a registry. See WithRegistry. Registry may be empty.
 	Registry string `json:"registry,omitempty"`
 
-	received []byte // the JSON that the settings were read from, if it contains unknown fields; otherwise nil
+	received []byte // the JSON that the settings were read from; nil unless it contains unknown fields
 }
 
 // knownSettings is Settings without its methods.

@@ -57,13 +57,13 @@ type Direct struct {
 	Mode v1.AuthorizedEndpointMode `json:"mode,omitempty"`
 }
 
-// query selects Clusters by their labels, in one workspace or, if workspace is empty, in all workspaces.
+// query selects Clusters in a workspace by their labels. If workspace is empty, it selects Clusters in all workspaces.
 type query struct {
 	workspace string
 	selector  labels.Selector
 }
 
-// queryOf parses the parameters namespace and labelSelector, which have the same meaning as in the Kubernetes API.
+// queryOf parses the parameters namespace and labelSelector. They have the same meaning as in the Kubernetes API.
 func queryOf(r *http.Request) (query, error) {
 	values := r.URL.Query()
 	selector, err := labels.Parse(values.Get("labelSelector"))

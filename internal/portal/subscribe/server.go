@@ -39,7 +39,7 @@ const (
 const subprotocol = "v1.subscribe.drover.dev"
 
 const (
-	startLimit   = 15 * time.Second // for the first read of a kind, and the first review of rights
+	startLimit   = 15 * time.Second // timeout for the first read of a kind and for the first review of rights
 	upgradeLimit = 10 * time.Second // for the response to the upgrade request
 	mostOfUser   = 8                // concurrent streams per user
 	mostOfAll    = 2000

@@ -63,7 +63,7 @@ type stream struct {
 	certain time.Time // when the user and their rights were last confirmed
 }
 
-// begin determines which objects are visible to the user, and where the stream starts.
+// begin determines which objects are visible to the user. It also determines where the stream starts.
 func (st *stream) begin(ctx context.Context) {
 	for _, k := range st.kinds {
 		k.scope = k.feed.ask(ctx, st.may, st.workspaces(k), scope{})

@@ -271,8 +271,8 @@ func read(ctx context.Context, reader client.Reader, name types.NamespacedName, 
 }
 
 // GetBootstrap reads the data that the bootstrap provider created for a Machine. It refuses Secrets that have a
-// different type or belong to another cluster. Otherwise a user who can write Machines could read all Secrets in a
-// workspace through a Host.
+// different type or belong to another cluster. Without this check, a user who can write Machines could read all Secrets
+// in a workspace through a Host.
 func GetBootstrap(ctx context.Context, reader client.Reader, machine *Machine) ([]byte, error) {
 	name := types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.DataSecretName}
 	secret := &corev1.Secret{}

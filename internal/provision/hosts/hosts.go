@@ -160,8 +160,8 @@ func (h Hub) Given(ctx context.Context, host *v1.Host) (Given, error) {
 	return Given{secret, ours}, err
 }
 
-// Note returns the note that is stored with the instructions, and the version of the instructions that appears in the
-// Host's status. Both are empty if the Host has no instructions from Drover.
+// Note returns the note that is stored with the instructions. It also returns the version of the instructions that
+// appears in the Host's status. Both are empty if the Host has no instructions from Drover.
 func (g Given) Note() (note, version string) {
 	if !g.ours || !g.secret.DeletionTimestamp.IsZero() {
 		return "", ""
@@ -273,8 +273,8 @@ func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 	case !host.DeletionTimestamp.IsZero():
 		return true, h.letGo(ctx, host)
 	}
-	// A released Host must have no instructions. Otherwise they would run alongside the instructions from the next
-	// consumer.
+	// A released Host must have no instructions. Remaining instructions would run alongside the instructions from the
+	// next consumer.
 	secret, ours, err := h.secret(ctx, host)
 	switch {
 	case err != nil:
@@ -310,7 +310,7 @@ func conflict(host *v1.Host, why string) error {
 
 // marks returns the marks that identify the Secret with the instructions that Drover created for a Host. The name is
 // not sufficient, because a user who can write Secrets can give any Secret this name. Only users with the "update"
-// right on hosts/plan can create a Secret of this type, and the type of a Secret cannot be changed.
+// right on hosts/plan can create a Secret of this type. The type of a Secret cannot be changed.
 func marks(host *v1.Host) owned.Marks {
 	return owned.Marks{
 		Type: v1.SecretTypeHostPlan, Labels: map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostPlan}, Owner: host.UID,
