@@ -16,7 +16,7 @@ import (
 // maxMessage limits the message of a condition, in bytes.
 const maxMessage = 1536
 
-// Readiness is the overall result of reconciling an object, as shown in the object's status.
+// Readiness is the overall result of reconciling an object. The object's status shows this result.
 type Readiness struct {
 	Ready bool
 	// Stalled is true if manual action is required.

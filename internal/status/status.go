@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxNote is the maximum length, in bytes, that the API server allows for an event's text.
+// maxNote is the maximum length of an event's text that the API server allows, in bytes.
 const maxNote = 1024
 
 // Update collects the changes of one reconcile to an object. Create it with Begin. Only one goroutine may use it.
@@ -34,7 +34,7 @@ type Event struct {
 	Warning bool
 	// Reason is one of the Reason constants of api/v1.
 	Reason string
-	// Action is the action that was taken, in the imperative, for example "Join".
+	// Action names the action that was taken. It is in the imperative, for example "Join".
 	Action  string
 	Message string
 	// Rare makes Written remember when the event was recorded. See Written.Told.

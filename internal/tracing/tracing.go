@@ -47,13 +47,13 @@ type Options struct {
 	// Endpoint is the base URL of a collector that accepts OTLP over HTTP. The tracer appends /v1/traces to it. An
 	// empty Endpoint turns tracing off.
 	Endpoint string
-	// Ratio is the fraction of requests that are traced, from 0 to 1. It applies to traces that start in this
-	// process. If a request arrives with a trusted trace, the sampling decision in that trace applies.
+	// Ratio is the fraction of requests that are traced, from 0 to 1. It applies to traces that start in this process.
+	// If a request arrives with a trusted trace context, the sampling decision in that context applies.
 	Ratio float64
 	// Service, Version and Instance identify this process. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take
 	// precedence over them.
 	Service, Version, Instance string
-	// Environ looks up an OTEL_* variable, as os.LookupEnv does.
+	// Environ looks up an OTEL_* variable in the same way as os.LookupEnv.
 	Environ func(string) (string, bool)
 	Log     logr.Logger
 }

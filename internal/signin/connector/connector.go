@@ -61,7 +61,7 @@ type Redirect interface {
 	Finish(ctx context.Context, callback string, private []byte, answer url.Values) (User, error)
 }
 
-// PostCallback is a Redirect whose upstream sends the browser back with a form, as SAML does.
+// PostCallback is a Redirect whose upstream uses a form to send the browser back, for example SAML.
 type PostCallback interface {
 	Redirect
 	// StateField returns the name of the form field with the state, such as RelayState. The address of the login page

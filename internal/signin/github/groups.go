@@ -78,8 +78,8 @@ const headerSSO = "X-GitHub-SSO"
 const leftOut = "GitHub left out organizations that require SAML single sign-on, and their teams: " +
 	"sign in through their single sign-on at GitHub, authorize this app there, and sign in here again"
 
-// counts reports whether an organization is allowed to provide groups. Otherwise anyone could create an organization
-// whose name occurs in a binding, and would get the rights that the binding grants.
+// counts reports whether an organization is allowed to provide groups. Without this check, anyone could create an
+// organization whose name occurs in a binding, and would get the rights that the binding grants.
 func (c *Connector) counts(org string) bool {
 	return len(c.orgs) == 0 || slices.Contains(c.orgs, org)
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// objectGUID is the attribute that identifies an entry in Active Directory. Its value is 16 bytes long, and the first
+// objectGUID is the attribute that identifies an entry in Active Directory. Its value is a GUID of 16 bytes. The first
 // three fields of the GUID are little-endian.
 const objectGUID = "objectGUID"
 

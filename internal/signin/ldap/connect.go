@@ -47,7 +47,7 @@ type session struct {
 	release, stopped func()
 }
 
-// connect returns a session with the first server that responds, starting with the most recently used server.
+// connect returns a session with the first server that responds. It tries the most recently used server first.
 func (c *Connector) connect(ctx context.Context) (*session, error) {
 	secret, err := c.BindPassword(ctx)
 	if err != nil {
@@ -96,7 +96,7 @@ func (c *Connector) open(ctx context.Context, to server, secret string) (_ *sess
 		&tls.Config{MinVersion: tls.VersionTLS12, ServerName: to.host, RootCAs: c.Roots}); err == nil {
 		err = s.bindAccount()
 	}
-	if !stop() { // the time limit has expired, and the connection is closed
+	if !stop() { // the deadline has passed and the connection is closed
 		err = &failure{server: to.url, what: "connect", err: context.DeadlineExceeded}
 	}
 	if err != nil {

@@ -66,7 +66,7 @@ func (p *Pages) checkPassword(ctx context.Context, a attempt) outcome {
 	}
 	user, hash, err := p.Accounts.Password(ctx, a.user)
 	claims := account.Claims{}
-	if user != nil { // use the digest of the checked hash, because the User's password may change in the meantime
+	if user != nil { // the User's password may change in the meantime, so use the digest of the checked hash
 		claims = account.Claims{User: user.Name, UID: user.UID, Password: oauth.Digest(hash)}
 		a.record.Claimed(claims.Principal())
 	}
@@ -181,8 +181,8 @@ func (b browser) knownTo(user string, uid types.UID) string {
 	return b.known.ID
 }
 
-// folded returns a name in the form in which directories compare names. It removes case and accents, which some
-// directories ignore. Otherwise attempts would be counted separately for each spelling of a name.
+// folded returns a name in the form in which directories compare names. It removes case and accents, because some
+// directories ignore them. If folded kept them, attempts would be counted separately for each spelling of a name.
 func folded(name string) string {
 	return strings.Map(func(c rune) rune {
 		if unicode.Is(unicode.Mn, c) {

@@ -28,14 +28,14 @@ import (
 const (
 	// maxSessions is the maximum number of sessions per user. It limits the effect of scripts that sign in repeatedly.
 	maxSessions = 16
-	// Settle is the maximum time until a new session appears in the caches of all replicas.
+	// Settle is how long it may take until a new session appears in the caches of all replicas.
 	Settle = time.Minute
 	// WriteLimit is the time limit for writes that start or refresh a session.
 	WriteLimit = 10 * time.Second
 	// CodeLifetime is the lifetime of an authorization code.
 	CodeLifetime = time.Minute
-	// replay is the minimum time that a session is kept to show that its code has been redeemed. It is longer than
-	// CodeLifetime, because the clocks of replicas may differ.
+	// A session is kept for at least the duration replay to show that the session's code has been redeemed. It is
+	// longer than CodeLifetime, because the clocks of replicas may differ.
 	replay = 2 * CodeLifetime
 	// unseenPerSecond limits how often clients can cause reads from the API server by asking for sessions that are not
 	// in the cache.
@@ -46,8 +46,8 @@ const (
 var ErrRefresh error = &oauth.Error{Code: "invalid_grant", Description: "the refresh token is not valid, has expired " +
 	"or was used before, or its user may not sign in; sign in again"}
 
-// Code is the content of an authorization code, which a login page issues and the token endpoint redeems. The code is
-// sealed. No object is stored until the code is redeemed.
+// Code is the content of an authorization code. A login page issues the code, and the token endpoint redeems it. The
+// code is sealed. No object is stored until the code is redeemed.
 type Code struct {
 	account.Claims
 	// ID is the ID of the session that starts when the code is redeemed.
