@@ -109,7 +109,7 @@ const (
 const PrincipalPrefixLocal = "local:"
 
 // UserSecretPrefix, followed by the name of a User, is the name of the Secret with the password hash. UserSecretKey is
-// the key of the hash in the Secret. UserSecretUID is the key of the User's UID, which is stored so that a new User
+// the key of the hash in the Secret. UserSecretUID is the key of the User's UID. The UID is stored so that a new User
 // with the same name does not inherit the password.
 const (
 	UserSecretPrefix = "drover-user-"

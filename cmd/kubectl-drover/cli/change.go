@@ -27,7 +27,7 @@ const (
 
 const outputName = "name"
 
-// Change holds the flags of commands that change objects on the hub: --dry-run and --output, as in kubectl.
+// Change holds the flags of commands that change objects on the hub: --dry-run and --output. They work as in kubectl.
 type Change struct {
 	dryRun string
 	output string

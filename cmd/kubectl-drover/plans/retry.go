@@ -185,7 +185,7 @@ func restore(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan, ge
 }
 
 // awaitPause waits until Drover has paused all members with failures. generation is the plan's generation after the
-// pause. The parameter keep lists the members that have not paused and therefore keep their failures.
+// pause. The result keep lists the members that have not paused and therefore keep their failures.
 func awaitPause(
 	ctx context.Context, h *cli.Hub, plan *v1.Plan, generation int64, limit time.Duration,
 ) (keep, err error) {
@@ -247,7 +247,8 @@ func pausedMembers(plan *v1.Plan, with []string) (done bool, left []string) {
 	away := 0
 	for i := range s.Members {
 		m := &s.Members[i]
-		// The status lists only some of the members with failures. The others appear after these members have paused.
+		// The status lists only some of the members with failures. The other members appear after these members have
+		// paused.
 		if m.Reason == v1.ReasonPaused || m.Reason != v1.ReasonNodeFailed && !slices.Contains(with, m.Name) {
 			continue
 		}

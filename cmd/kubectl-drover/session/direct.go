@@ -52,7 +52,7 @@ func (c reachableCluster) answers(ctx context.Context, token func(context.Contex
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	if code := c.Direct.ask(ctx, client, ""); c.Direct.Mode != v1.AuthorizedEndpointAPIServer {
 		return code == http.StatusUnauthorized
-	} else if code == 0 { // no server responded, or a different server did
+	} else if code == 0 { // no server responded, or a different server responded
 		return false
 	}
 	own, err := token(ctx)

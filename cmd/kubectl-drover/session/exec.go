@@ -28,7 +28,7 @@ const (
 	envCluster = "DROVER_CLUSTER"
 	// execGrace limits how long a command may take to exit after an interrupt.
 	execGrace = 5 * time.Second
-	// maxCaptured is the maximum amount of a command's output, in bytes, that is kept for -o json.
+	// maxCaptured is the maximum amount of a command's output that is kept for -o json, in bytes.
 	maxCaptured = 1 << 20
 )
 
@@ -118,7 +118,7 @@ type outcome struct {
 // outcomes holds the outcome for each Cluster, ordered by name.
 type outcomes struct {
 	Items []outcome `json:"items"`
-	// Incomplete reports whether there may be more Clusters, on which the command was not run.
+	// Incomplete reports whether there may be more Clusters for which the command was not run.
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 
