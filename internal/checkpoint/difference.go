@@ -25,7 +25,7 @@ type Difference struct {
 
 func (d *Difference) empty() bool { return len(d.Add)+len(d.Change)+len(d.Remove) == 0 }
 
-// digest returns a digest of all IDs in the difference.
+// digest returns a digest of all IDs in d.
 func (d *Difference) digest() string {
 	hash := sha256.New()
 	for _, ids := range [][]string{d.Add, d.Change, d.Remove} {
@@ -46,7 +46,7 @@ func (d *Difference) Status() *v1.RestoreStatus {
 	}
 }
 
-// Summary returns the number of changes of each kind, as text.
+// Summary returns text that contains the number of changes of each kind.
 func Summary(add, change, remove []string) string {
 	return fmt.Sprintf("%d to add, %d to change, %d to remove", len(add), len(change), len(remove))
 }

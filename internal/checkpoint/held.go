@@ -33,8 +33,8 @@ func (r *Recorder) sight(lease *coordinationv1.Lease) {
 	}
 }
 
-// Led reports whether, as far as this replica knows, any replica is the leader. Without leader election, this replica
-// is the leader.
+// Led reports whether this replica knows of a leader among the replicas. Without leader election, this replica is the
+// leader.
 func (r *Recorder) Led() bool {
 	if r == nil {
 		return true

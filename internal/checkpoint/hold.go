@@ -70,7 +70,7 @@ func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Ho
 	return was != h.Waits()
 }
 
-// Hold is the state of one member after the hub's etcd was restored. It must not be used concurrently.
+// Hold is the state of one member after the hub's etcd was restored. It is not safe for concurrent use.
 type Hold struct {
 	reached    string              // the checkpoint that the agent reported, empty if there is none
 	lost       string              // the checkpoint that needs confirmation, empty if the member is not waiting

@@ -120,7 +120,7 @@ func (l leases) Update(
 	return l.recorder.stored(l.LeaseInterface.Update(ctx, l.recorder.renew(lease), options))
 }
 
-// renew returns a copy of a Lease with one more renewal in its history, if this process is about to hold the Lease.
+// If this process is about to hold a Lease, renew returns a copy of the Lease with one more renewal in its history.
 func (r *Recorder) renew(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	if holder := lease.Spec.HolderIdentity; holder == nil || *holder == "" {
 		return lease
