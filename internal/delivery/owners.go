@@ -10,8 +10,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// owners holds the hub objects that own sets, and the owners that are expected to declare sets. The Store's lock
-// protects it.
+// owners holds the hub objects that own sets. It also holds the owners that are expected to declare sets. The Store's
+// lock protects it.
 type owners struct {
 	all map[Key]*owner
 	// expected contains the owners for which Replace has not been called yet. It is nil until Expect is called.

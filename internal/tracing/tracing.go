@@ -111,8 +111,8 @@ type About struct {
 }
 
 // Entrance serves requests from clients outside Drover. Each request starts a new trace. If a client could continue a
-// trace, it could control sampling and add spans to other clients' traces. For this reason, a trace in the client's
-// headers is only added as a link. These headers are removed even if tracing is off.
+// trace, it could control sampling and add spans to other clients' traces. For this reason, a trace context in the
+// client's headers is only added as a link. These headers are removed even if tracing is off.
 func (t *Tracer) Entrance(next http.Handler, about func(*http.Request) About) http.Handler {
 	if t == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -130,8 +130,8 @@ func (t *Tracer) Entrance(next http.Handler, about func(*http.Request) About) ht
 	})
 }
 
-// Continue serves requests from other parts of Drover and continues their traces. Requests without a trace are not
-// traced.
+// Continue serves requests from other parts of Drover and continues their traces. Requests without a trace context are
+// not traced.
 func (t *Tracer) Continue(next http.Handler, about func(*http.Request) About) http.Handler {
 	if t == nil {
 		return next
@@ -193,7 +193,7 @@ func named(r *http.Request) context.Context {
 	return propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 }
 
-// forget removes the headers that identify a trace.
+// forget removes the headers that contain the trace context.
 func forget(h http.Header) {
 	delete(h, "Traceparent")
 	delete(h, "Tracestate")

@@ -40,9 +40,8 @@ const (
 	RenewBefore = 365 * 24 * time.Hour
 	// RetireAfter is how long a replaced authority is still announced to agents.
 	RetireAfter = 30 * 24 * time.Hour
-	// RevokePatience limits how long the old authority stays trusted after it has been replaced, while connected
-	// members learn about the new one. Without this limit, a member that never confirms the new authority could keep a
-	// stolen key valid.
+	// RevokePatience limits how long a replaced authority stays trusted while connected members learn about the new
+	// authority. Without this limit, a member that never confirms the new authority could keep a stolen key valid.
 	RevokePatience = 10 * time.Minute
 )
 
