@@ -18,8 +18,8 @@ import (
 
 // Limits on data from a server.
 const (
-	// dialShare limits the time for connecting to one server, including TLS and the service account's bind, to
-	// 1/dialShare of the timeout. The rest of the time is left for the other servers.
+	// Connecting to one server may take at most 1/dialShare of the timeout. This includes TLS and the service account's
+	// bind. The rest of the time is left for the other servers.
 	dialShare = 3
 	// maxPacket is the maximum size of one message. The entry of a user in 10,000 groups is about 1 MB in size.
 	maxPacket = 4 << 20
