@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command manager is Drover's hub: its controllers, and the server for agents and users.
+// Command manager is Drover's hub: its controllers and the server for agents and users.
 package main
 
 import (

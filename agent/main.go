@@ -98,8 +98,8 @@ func command() *cobra.Command {
 		Long: "Settings come from the environment, see docs/operations/agents.md.",
 		Args: cobra.NoArgs, RunE: run(daemon.ReadEnviron, daemon.Run), SilenceErrors: true, SilenceUsage: true,
 	}
-	// The command does not use cobra's own flag, because the flag's template links text/template, which makes the
-	// linker keep every exported method of every type.
+	// The command does not use cobra's own flag, because the flag's template links text/template. With text/template,
+	// the linker keeps every exported method of every type.
 	root.Flags().BoolVarP(&askVersion, "version", "v", false, "version for drover-agent")
 	root.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "",
 		"kubeconfig of the cluster, for an agent that runs outside of it")
@@ -131,13 +131,13 @@ func command() *cobra.Command {
 	return root
 }
 
-// flushTimeout is the maximum time for sending the last spans when the agent stops.
+// flushTimeout limits how long the agent may take to send the last spans when it stops.
 const flushTimeout = 2 * time.Second
 
 // environ is a function that reads the agent's settings.
 type environ func(lookup func(string) (string, bool)) (daemon.Environ, error)
 
-// run runs the agent, or another part of the binary, with the settings from the environment.
+// run reads the settings from the environment and runs the agent or another part of the binary.
 func run(ctx context.Context, kubeconfig string, read environ, work func(context.Context, daemon.Options) error) error {
 	env, err := read(os.LookupEnv)
 	if err != nil {
@@ -156,7 +156,7 @@ func run(ctx context.Context, kubeconfig string, read environ, work func(context
 	log := zapr.NewLogger(logger)
 	klog.SetLogger(log.WithName("client-go"))
 	log.Info("starting", "version", version, "servers", env.Servers, "trust", env.Trust)
-	host, _ := os.Hostname() // the pod's name, which distinguishes the spans of replicas
+	host, _ := os.Hostname() // the pod's name distinguishes the spans of replicas
 	tracer, err := tracing.New(ctx, tracing.Options{
 		Endpoint: tracing.Endpoint(os.LookupEnv), Service: "drover-agent", Version: version, Instance: host,
 		Environ: os.LookupEnv, Log: log.WithName("tracing"),

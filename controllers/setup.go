@@ -41,8 +41,8 @@ type Options struct {
 	Checkpoints *checkpoint.Recorder
 	// Issuer signs users' tokens. If Issuer is nil, users do not sign in to the hub.
 	Issuer *issuer.Server
-	// Synced reports whether this replica knows which members are connected to the other replicas. A nil Synced is
-	// equivalent to a function that always returns true.
+	// Synced reports whether this replica knows which members are connected to the other replicas. If Synced is nil,
+	// these members count as known.
 	Synced func() bool
 	// Started is the time when this manager started to accept tunnels. If Started is zero, the time of the call to
 	// Setup is used.

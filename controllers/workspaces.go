@@ -200,8 +200,8 @@ func (w *workspaces) plans() wiring.Controller {
 }
 
 // labelledSecrets returns a cache of the Secrets with a given label. The cache does not contain the Secrets' content. A
-// separate cache is needed because a cache accepts only one selector, and the manager's own cache contains the Secrets
-// that Drover created.
+// separate cache is needed because a cache accepts only one selector. The manager's own cache selects the Secrets that
+// Drover created.
 func labelledSecrets(
 	mgr ctrl.Manager, label string, operator selection.Operator, values ...string,
 ) (cache.Cache, error) {

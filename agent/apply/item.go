@@ -147,10 +147,10 @@ func (it item) lesser(held corev1.ResourceList) (item, error) {
 	return newItem(it.ref, o)
 }
 
-// added returns the path of a field that another field manager has added to the object, and the name of that
-// manager. It returns "" if no such field exists. It ignores metadata and status. Server-side apply leaves such a
-// field in place, although the field can defeat the object's purpose, for example by restricting a quota to some
-// scopes or by adding a condition to a policy.
+// added looks for a field that another field manager has added to the object. It returns the path of the field and the
+// name of the manager, or "" if there is no such field. It ignores metadata and status. Server-side apply leaves such a
+// field in place, although the field can defeat the object's purpose, for example by restricting a quota to some scopes
+// or by adding a condition to a policy.
 func added(managed []metav1.ManagedFieldsEntry) string {
 	var ours map[string]any
 	for i := range managed {

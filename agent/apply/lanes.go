@@ -54,10 +54,10 @@ func (e *hangingError) Error() string {
 
 // lanes limits concurrent writes so that hanging writes to one place do not delay writes to other places.
 //
-// A write starts in the quick lane and moves to the slow lane when it is overdue. If the slow lane is full, the
-// overdue write is canceled. Other writes to the same place wait until the overdue write ends. If the API server
-// does not respond within hangTime, the place counts as hanging. Writes to a hanging place are refused, except for
-// one probe at a time, which checks whether the place still hangs.
+// A write starts in the quick lane and moves to the slow lane when it is overdue. If the slow lane is full, the overdue
+// write is canceled. Other writes to the same place wait until the overdue write ends. If the API server does not
+// respond within hangTime, the place counts as hanging. Writes to a hanging place are refused, except for probes. One
+// probe at a time checks whether the place still hangs.
 type lanes struct {
 	quick, slow chan struct{}
 	// recovered is called when a place responds again. It receives the IDs of the sets whose writes to that place were

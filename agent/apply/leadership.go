@@ -66,14 +66,14 @@ type leadership struct {
 type state struct {
 	mu        sync.Mutex // guards the fields below
 	sets      map[string]*localSet
-	asked     map[string]request         // by set ID, requests that no pass has picked up yet
+	asked     map[string]request         // requests that no pass has picked up yet, by set ID
 	ids       map[string]string          // set IDs by label
-	project   map[string]map[string]bool // by project, the IDs of the sets that depend on the project's namespaces
+	project   map[string]map[string]bool // for each project, the IDs of the sets that depend on its namespaces
 	owners    map[ref]string             // ID of the set that owns the object
 	waiting   map[ref]map[string]bool    // IDs of other sets that contain the object
 	applied   map[ref]applied
 	roles     roleSets
-	found     map[string]time.Time // by name, when each ClusterRole that belongs to no set was last found
+	found     map[string]time.Time // when a ClusterRole that belongs to no set was last found, by name
 	unclaimed bool                 // whether the last check found unclaimed objects
 	unseen    map[string]bool      // IDs of stored sets that this leader has not reconciled yet
 }
@@ -291,7 +291,7 @@ func (l *leadership) drifted(r ref, now *object) string {
 	return l.state.ids[now.set]
 }
 
-// reconcile handles the hub's pending request for a set, if any, and runs a pass.
+// reconcile handles the hub's pending request for a set if there is one. It then runs a pass.
 func (l *leadership) reconcile(id string) {
 	if l.reconcileOther(id) {
 		return
@@ -339,7 +339,7 @@ func (l *leadership) take(s *localSet, r request) {
 // errEnded is returned if this replica is no longer the leader.
 var errEnded = errors.New("this replica of the agent no longer leads")
 
-// put accepts a set, which is then applied and stored. The work continues even if the caller stops waiting for the
+// put accepts a set. The set is then applied and stored. The work continues even if the caller stops waiting for the
 // result.
 func (l *leadership) put(ctx context.Context, wanted *set.Set, content set.Content) (protocol.SetState, error) {
 	return l.ask(ctx, wanted.ID, request{wanted: wanted, content: content})

@@ -51,8 +51,8 @@ func (l *leadership) offerLeft() {
 	}
 }
 
-// taken is called for a set with a substitute ID. It reports whether the hub has sent the real set, which has the
-// same label. If so, the objects belong to the real set.
+// taken is called for a set with a substitute ID. The real set has the same label. taken reports whether the hub has
+// sent the real set. If so, the objects belong to the real set.
 func (l *leadership) taken(s *localSet) bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

@@ -15,7 +15,7 @@ type localSet struct {
 	id    string
 	label string
 
-	wanted   set.Set     // without the JSON, which is only in the store
+	wanted   set.Set     // the set without its JSON, which only the store keeps
 	content  set.Content // with the labels of the set
 	kept     kept
 	deleting bool

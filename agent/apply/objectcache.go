@@ -124,8 +124,8 @@ func (c objectCache) of(set string) []ref {
 	return all
 }
 
-// ours returns all objects in which the field manager "drover" owns fields, and the set labels of these objects. It
-// ignores users' copies of such objects, even if the copies carry the same labels.
+// ours returns all objects in which the field manager "drover" owns fields. It also returns the set labels of these
+// objects. It ignores users' copies of such objects, even if the copies carry the same labels.
 func (c objectCache) ours() (all []ref, sets []string) {
 	for kind, objects := range c {
 		objects.Each(func(n watch.Name, o object) {

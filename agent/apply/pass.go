@@ -98,7 +98,7 @@ type pass struct {
 	wanted map[ref]bool
 	again  time.Duration // time until the next pass; 0 if no pass is scheduled
 
-	mu       sync.Mutex // guards again and the fields below while objects are applied
+	mu       sync.Mutex // guards the field again and the fields below it while objects are applied
 	problems map[ref]protocol.SetObject
 	writing  map[ref]bool   // objects that are currently being written
 	altered  map[ref]string // for each object, the path of a field that was stored with a different value, or ""
@@ -354,8 +354,8 @@ func (p *pass) applyAll(ctx context.Context, items []item) {
 	each(ctx, items, func(it item) { p.applyOne(ctx, it) })
 }
 
-// each calls f for each item, with at most share calls in parallel, and returns when all calls have returned. It
-// starts no more calls after ctx has ended.
+// each calls f for each item, and returns when all calls have returned. At most share calls run in parallel. It starts
+// no more calls after ctx has ended.
 func each[T any](ctx context.Context, items []T, f func(T)) {
 	var running sync.WaitGroup
 	places := make(chan struct{}, share)

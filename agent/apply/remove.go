@@ -70,8 +70,8 @@ func (l *leadership) releaseNamespace(ctx context.Context, id string, r ref) err
 	return nil
 }
 
-// removeAll removes all sets, with the guard policies last, and then all other objects that the agent has applied.
-// It returns the objects that it could not remove.
+// removeAll removes all sets, and then all other objects that the agent has applied. It removes the set with the guard
+// policies after all other sets. It returns the objects that it could not remove.
 func (l *leadership) removeAll(ctx context.Context) []string {
 	var remaining []string
 	for _, s := range l.all() {

@@ -133,7 +133,7 @@ type agent struct {
 
 	// The fields below keep their values when the cluster is restored.
 	links    sync.WaitGroup   // counts the links whose tunnels the hub has not closed yet
-	restored time.Time        // when a restore was last detected; zero if never
+	restored time.Time        // when a restore was last detected; zero if none was detected
 	uid      string           // UID of the cluster
 	name     string           // name of this process in the Lease
 	identity *identity.Keeper // identity of the last run; nil before the first run

@@ -110,7 +110,7 @@ func (d *duties) lead(ctx context.Context) {
 	}
 }
 
-// reportFirst is the maximum time that work on sets and plans waits for the hub to read a report.
+// reportFirst limits how long work on sets and plans waits for the hub to read a report.
 const reportFirst = 5 * time.Second
 
 // awaitReport returns when the hub has read a report, or after reportFirst. It returns false if ctx ends first. When

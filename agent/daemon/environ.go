@@ -26,7 +26,8 @@ const (
 
 // Environ holds the agent's settings from the manifest.
 type Environ struct {
-	// Servers are the hub's base URLs without a trailing slash, with the preferred one first. There is at least one.
+	// Servers are the hub's base URLs without a trailing slash. The preferred URL comes first. There is at least one
+	// URL.
 	Servers []string
 	// Checksums are the checksums of the CA certificates to trust.
 	Checksums []string

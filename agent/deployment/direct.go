@@ -19,8 +19,8 @@ import (
 const controlPlane = "node-role.kubernetes.io/control-plane"
 
 // directSet returns the DaemonSet whose pods review users' tokens for API servers, or nil if the Deployment does not
-// request this DaemonSet. The pods run on control plane nodes, regardless of the Deployment's other node settings.
-// They have their own account, which can read the hub's data for direct access, but none of the agent's data.
+// request this DaemonSet. The pods run on control plane nodes, regardless of the Deployment's other node settings. They
+// have their own account. This account can read the hub's data for direct access, but none of the agent's data.
 func directSet(live *appsv1.Deployment) *appsv1.DaemonSet {
 	if live.Annotations[v1.AnnotationDirectAccess] != string(v1.AuthorizedEndpointAPIServer) {
 		return nil
@@ -34,7 +34,7 @@ func directSet(live *appsv1.Deployment) *appsv1.DaemonSet {
 		}}}}}
 	main := &pod.Containers[0]
 	host, port, err := net.SplitHostPort(protocol.DirectAddress)
-	if err != nil { // impossible, because the selector is constant
+	if err != nil { // cannot fail, because the selector is constant
 		panic(err)
 	}
 	main.ReadinessProbe = &corev1.Probe{

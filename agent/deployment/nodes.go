@@ -107,7 +107,7 @@ type daemonSetKeeper struct {
 type kept struct {
 	removed bool      // neither the DaemonSet nor the Lease of its pods exists
 	ending  time.Time // when pods of a deleted DaemonSet will have stopped
-	applied []byte    // the DaemonSet that was last applied, as JSON
+	applied []byte    // the JSON of the DaemonSet that was last applied
 	taken   bool      // whether the API server has accepted the applied DaemonSet
 	at      time.Time // when the DaemonSet was last applied
 	since   time.Time // when the DaemonSet was first applied in this form

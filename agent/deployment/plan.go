@@ -84,7 +84,7 @@ func next(o observed) step {
 		return to(undone)
 	case undone, rejected:
 		if live == r.Digest {
-			return to(done) // a user has applied another Deployment, which is kept
+			return to(done) // a user has applied another Deployment; it is kept
 		}
 	}
 	// A Deployment that a user has scaled to 0 stays at 0, as with a HorizontalPodAutoscaler. Otherwise the leader
@@ -123,7 +123,7 @@ func (o observed) replicas(d *appsv1.Deployment) (want int32, known bool) {
 	return min(o.nodes, 2), true
 }
 
-// replicasOf returns the replicas of a Deployment, which default to 1.
+// replicasOf returns the number of replicas of a Deployment. The default is 1.
 func replicasOf(d *appsv1.Deployment) int32 {
 	if d.Spec.Replicas == nil {
 		return 1
@@ -175,8 +175,8 @@ func snapshot(d *appsv1.Deployment) []byte {
 	return raw
 }
 
-// setAnnotations returns a copy of the annotations in "all", with the hub's annotations taken from the Deployment
-// "from". If "from" lacks an annotation that only the hub sets, the copy lacks it, too.
+// setAnnotations returns a copy of the annotations in "all". The copy takes the hub's annotations from the Deployment
+// "from". If "from" lacks an annotation that only the hub sets, the copy lacks this annotation too.
 func setAnnotations(all map[string]string, from *appsv1.Deployment) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, all)

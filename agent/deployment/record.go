@@ -53,13 +53,13 @@ const (
 // continue this change.
 type record struct {
 	Phase phase
-	// Wanted is the Deployment that the hub sent, as JSON, and Digest is its digest.
+	// Wanted is the JSON of the Deployment that the hub sent. Digest is the digest of this Deployment.
 	Digest string
 	Wanted []byte
 	// From is the Deployment's digest at the start of the change. If the Deployment's digest is neither From nor
 	// Digest, another client wrote the Deployment.
 	From string
-	// Previous is the Deployment to restore if the change fails, as JSON.
+	// Previous is the JSON of the Deployment to restore if the change fails.
 	Previous []byte
 	// Started is the time when the change started, according to the clock of the replica that was the leader at that
 	// time.

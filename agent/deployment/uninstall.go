@@ -66,8 +66,8 @@ func NewUninstaller(o UninstallOptions) *Uninstaller {
 	return &Uninstaller{client: o.Client, namespace: o.Namespace, sets: o.Sets, log: o.Log, done: make(chan struct{})}
 }
 
-// Done returns a channel that is closed when the removal is complete or can continue without the agent, and the hub
-// has received the result. The agent can then exit.
+// Done returns a channel. The channel is closed when the removal is complete, or can continue without the agent, and
+// the hub has received the result. The agent can then exit.
 func (h *Uninstaller) Done() <-chan struct{} { return h.done }
 
 // ServeHTTP responds to POST with the objects that could not be removed, or with 421 if the hub must send the request

@@ -45,8 +45,8 @@ type access struct {
 	protocol.DirectAccess
 	keys   token.Published
 	denied map[string]struct{}
-	// verified contains verified tokens, as values of type known, by the digest of the token. It starts empty again
-	// when the hub delivers new keys or a new list of ended sessions.
+	// verified maps the digests of verified tokens to values of type known. It is emptied when the hub delivers new
+	// keys or a new list of ended sessions.
 	verified *cache.LRUExpireCache
 }
 

@@ -53,7 +53,7 @@ const (
 // Options configure an Endpoint. All fields are required, but an Endpoint for an API server uses neither Kubernetes nor
 // Changed.
 type Options struct {
-	// APIServer makes the endpoint serve the node's API server, if the hub requests this, instead of serving users.
+	// APIServer makes the endpoint serve the node's API server instead of users if the hub requests this.
 	APIServer bool
 	// Secrets accesses the Secrets in the agent's namespace.
 	Secrets *kube.Secrets
@@ -72,7 +72,7 @@ type Endpoint struct {
 	options    Options
 	access     atomic.Pointer[access] // nil while there is no usable Secret
 	serving    atomic.Pointer[certificate]
-	published  atomic.Pointer[string] // the CA in PEM
+	published  atomic.Pointer[string] // the PEM-encoded CA
 	open       open
 	metrics    metrics
 	complaints rate.Sometimes

@@ -47,9 +47,9 @@ type discovery struct {
 	Algorithms    []string `json:"id_token_signing_alg_values_supported"`
 }
 
-// reviews returns the handler for the node's API server. The handler serves the issuer's keys, for
-// --authentication-config, and token reviews, for --authentication-token-webhook-config-file. A client can obtain only
-// the issuer's public data, and the user of a token that the client already has.
+// reviews returns the handler for the node's API server. It serves the issuer's keys for --authentication-config and
+// token reviews for --authentication-token-webhook-config-file. A client can obtain only the issuer's public data and
+// the user of a token that the client already has.
 func (e *Endpoint) reviews() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pathDiscovery, e.discover)
@@ -94,7 +94,7 @@ func (e *Endpoint) publish(w http.ResponseWriter, _ *http.Request) {
 }
 
 // review responds to a TokenReview. A refused token is not an error. If a token cannot be checked, the response
-// contains an error, which the API server logs.
+// contains an error. The API server logs this error.
 func (e *Endpoint) review(w http.ResponseWriter, r *http.Request) {
 	select {
 	case e.reviewing <- struct{}{}:
@@ -167,8 +167,8 @@ func answer(w http.ResponseWriter, content any) {
 	_, _ = w.Write(raw) // an error means that the client has disconnected
 }
 
-// IsLoopback reports whether a listen address contains a loopback IP address, which can be reached only from the
-// same machine. A host name such as localhost is not accepted.
+// IsLoopback reports whether a listen address contains a loopback IP address. Only the same machine can reach such an
+// address. A host name such as localhost is not accepted.
 func IsLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)

@@ -33,7 +33,7 @@ type Handler struct {
 	log   logr.Logger
 	// Namespace is the agent's own namespace. No user can act as a ServiceAccount in that namespace.
 	Namespace string
-	// reads makes the Handler forward only read requests, as protocol.Viewer.
+	// reads makes the Handler forward only read requests. It forwards them as protocol.Viewer.
 	reads bool
 }
 

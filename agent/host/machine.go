@@ -65,10 +65,10 @@ func memory() int64 {
 	return 0
 }
 
-// addresses returns the addresses at which other machines can reach this machine, with IPv4 addresses first. In each
-// family, the source address of outgoing connections comes first. Bridges for containers and virtual machines are
-// left out, because they have the same address on every machine. A bridge is included if the default route uses it,
-// or if there is no other interface.
+// addresses returns the addresses at which other machines can reach this machine, IPv4 addresses first. In each family,
+// the source address of outgoing connections comes first. Bridges for containers and virtual machines are left out,
+// because they have the same address on every machine. A bridge is included if the default route uses it, or if there
+// is no other interface.
 func addresses() []string {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -96,7 +96,7 @@ type address struct {
 }
 
 // order selects and sorts the addresses of the machine's interfaces. The parameter sources contains the source
-// addresses of the default routes, which may be nil. order has no side effects.
+// addresses of the default routes. These addresses may be nil. order has no side effects.
 func order(found []address, sources ...net.IP) []string {
 	isSource := func(ip net.IP) bool { return slices.ContainsFunc(sources, ip.Equal) }
 	useful := slices.DeleteFunc(slices.Clone(found), func(a address) bool { return a.bridge && !isSource(a.ip) })

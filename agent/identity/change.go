@@ -37,9 +37,9 @@ func (k *Keeper) Changed(ctx context.Context) {
 	found()
 }
 
-// Follow keeps the agent's identity up to date until ctx ends. It joins with each new join token, using a new key,
-// and restores the identity if a user has deleted it. The tunnel stays open until the hub closes it, which the hub
-// does as soon as it knows the new key. Only one replica may run Follow at a time.
+// Follow keeps the agent's identity up to date until ctx ends. It joins with each new join token, using a new key, and
+// restores the identity if a user has deleted it. The tunnel stays open until the hub knows the new key and closes the
+// tunnel. Only one replica may run Follow at a time.
 func (k *Keeper) Follow(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -74,8 +74,8 @@ func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Cont
 // errNotJoined is returned if the agent has not joined yet. The first join is left to the link.
 var errNotJoined = errors.New("the agent has not joined yet")
 
-// rejoin joins with a new join token, if any, and a new key. A user who gives a running agent a new token expects a new
-// key.
+// rejoin joins with a new key, and with the new join token if there is one. A user who gives a running agent a new
+// token expects a new key.
 func (k *Keeper) rejoin(ctx context.Context) error {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -148,9 +148,9 @@ func (k *Keeper) identity(ctx context.Context) (*identity, error) {
 // succeedTime is the timeout for Succeed.
 const succeedTime = 20 * time.Second
 
-// Succeed takes over from a former Keeper of the same cluster, which may have been restored in between. The Secret
-// may then come from a backup, and contain a key that the hub does not accept or a CA that does not verify the hub.
-// Succeed stores the last valid identity again. If this fails, the agent uses the identity in the Secret.
+// Succeed takes over from a former Keeper of the same cluster. The cluster may have been restored in between. The
+// Secret may then come from a backup, and contain a key that the hub does not accept or a CA that does not verify the
+// hub. Succeed stores the last valid identity again. If this fails, the agent uses the identity in the Secret.
 func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 	last := former.last()
 	if last == nil {

@@ -66,8 +66,8 @@ type Keeper struct {
 	joined     *identity  // identity that the agent last joined or connected with, or nil. identityMu guards it.
 
 	mu sync.Mutex // guards the fields below
-	// proven is the identity that the hub most recently accepted, with the settings that the hub has announced since,
-	// or nil. The value is replaced, but never modified.
+	// proven is the identity that the hub most recently accepted, or nil. It includes the settings that the hub has
+	// announced since then. The value is replaced, but never modified.
 	proven  *identity
 	digest  string // the digest of the settings in force
 	images  string // image registry from the settings in force
@@ -89,7 +89,8 @@ func New(o Options) *Keeper {
 func (k *Keeper) Instance() string { return k.process }
 
 // instance returns a name for this process that lets the hub distinguish the tunnels of replicas. It contains the name
-// of the pod, for users, and a random part, because a restarted container keeps the name of its pod.
+// of the pod, so that users can recognize it. It also contains a random part, because a restarted container keeps the
+// name of its pod.
 func instance() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -240,7 +241,7 @@ func (k *Keeper) Settings(changed func()) http.Handler {
 	return &settingsHandler{store: store, log: k.options.Log}
 }
 
-// announce stores settings that the hub announced, for later connections.
+// announce stores the settings that the hub announced, so that later connections use them.
 func (k *Keeper) announce(ctx context.Context, s protocol.Settings) error {
 	if err := k.store.setSettings(ctx, s, k.options.Manifest.fingerprint()); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 
 // settingsHandler is the http.Handler for protocol.PathSettings.
 type settingsHandler struct {
-	// store stores settings permanently, for later connections.
+	// store stores settings permanently, so that later connections use them.
 	store func(ctx context.Context, s protocol.Settings) error
 	log   logr.Logger
 }

@@ -19,8 +19,8 @@ import (
 // skewTimeout is the timeout for requesting the hub's time.
 const skewTimeout = 5 * time.Second
 
-// tokenOf returns the join token in a registration Secret. It removes a trailing line break, which editors and echo
-// often add.
+// tokenOf returns the join token in a registration Secret. It removes a trailing line break, because editors and echo
+// often add one.
 func tokenOf(secret *corev1.Secret) string {
 	return strings.TrimSpace(string(secret.Data[protocol.KeyToken]))
 }

@@ -25,7 +25,7 @@ var conflicts = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, Factor:
 // errReplaced is returned if the key in the Secret is not the key that the caller expects.
 var errReplaced = errors.New("the agent's key was replaced meanwhile")
 
-// store reads and writes the identity. All methods may be called concurrently, even by several replicas.
+// store reads and writes the identity. It is safe for concurrent use, even by several replicas.
 type store struct {
 	secrets Secrets
 }

@@ -80,7 +80,8 @@ func (c *Client) DaemonSet(namespace, name string) *DaemonSet {
 	return &DaemonSet{c.object("DaemonSet", "apps", "daemonsets", namespace, name)}
 }
 
-// Apply applies the DaemonSet, which must be encoded as JSON, with server-side apply. It returns the stored object.
+// Apply applies the DaemonSet with server-side apply. The DaemonSet must be encoded as JSON. Apply returns the stored
+// object.
 func (d *DaemonSet) Apply(ctx context.Context, object []byte) (*appsv1.DaemonSet, error) {
 	out := &appsv1.DaemonSet{}
 	req := d.at(d.rest.Patch(types.ApplyPatchType)).Param("fieldManager", fieldManager).Param("force",

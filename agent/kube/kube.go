@@ -35,8 +35,8 @@ type Client struct {
 	REST rest.Interface
 }
 
-// Config returns the configuration for the API server: from the kubeconfig at path, or, if path is empty, from the pod
-// that the agent runs in.
+// Config returns the configuration for the API server. It reads the kubeconfig at path. If path is empty, it reads the
+// configuration of the pod that the agent runs in.
 func Config(path, userAgent string) (*rest.Config, error) {
 	cfg, err := loadConfig(path)
 	if err != nil {
@@ -135,9 +135,9 @@ func named(err error, operation, kind, namespace, name string) error {
 	return fmt.Errorf("%s %s %s/%s: %w", operation, kind, namespace, name, err)
 }
 
-// PodUID returns the UID of the pod in which this process runs. The UID is in the ServiceAccount token, which the
-// kubelet has bound to the pod. The result is empty if there is no such token. It is also empty for a client with a
-// kubeconfig, because several processes can share a kubeconfig.
+// PodUID returns the UID of the pod in which this process runs. The UID is in the ServiceAccount token, because the
+// kubelet binds this token to the pod. The result is empty if there is no such token. It is also empty for a client
+// with a kubeconfig, because several processes can share a kubeconfig.
 func PodUID(cfg *rest.Config, kubeconfig string) string {
 	if kubeconfig != "" || cfg.BearerTokenFile == "" {
 		return ""

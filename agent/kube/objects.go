@@ -74,7 +74,7 @@ func metadata(result rest.Result) (*metav1.PartialObjectMetadata, error) {
 	return meta, nil
 }
 
-// Whole reads a whole object and decodes its JSON into out, which must be a pointer.
+// Whole reads a whole object and decodes its JSON into out. out must be a pointer.
 func (o *Objects) Whole(ctx context.Context, path string, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

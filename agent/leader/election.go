@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package leader elects one of the agent's replicas using a Lease, for the tasks that only one replica may carry out.
+// Package leader uses a Lease to elect one of the agent's replicas for the tasks that only one replica may carry out.
 //
-// The election works as in client-go. This package does not use client-go's implementation, which links the
-// clientset for every Kubernetes API group and takes more memory than the rest of the agent. A replica takes a Lease
-// that its holder has not renewed for the Lease's duration. The replica measures this time with its own clock,
+// The election works as in client-go. This package does not use client-go's implementation, because that implementation
+// links the clientset for every Kubernetes API group and takes more memory than the rest of the agent. A replica takes
+// a Lease that its holder has not renewed for the Lease's duration. The replica measures this time with its own clock,
 // starting when it saw the last change, so the replicas' clocks do not have to agree. A leader that cannot renew the
 // Lease stops before another replica starts.
 package leader
@@ -100,9 +100,9 @@ func New(o Options) *Election {
 // Run takes part in the election until ctx ends, and then releases the Lease.
 //
 // If access to Leases is forbidden, the replica leads without a Lease and periodically tries to get one. This is the
-// case with the manifest of an older Drover version, which has only one replica. An API server that has just started
-// also forbids all requests briefly. A replica that has seen the Lease before therefore waits until it can read the
-// Lease again.
+// case with the manifest of an older Drover version. That manifest has only one replica. An API server that has just
+// started also forbids all requests briefly. A replica that has seen the Lease before therefore waits until it can read
+// the Lease again.
 func (e *Election) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		lease, err := e.acquire(ctx)

@@ -142,10 +142,10 @@ type presence struct {
 	since   time.Time // when the result of the checks last changed
 }
 
-// after returns the presence after a check of the Lease and the Deployment of the agent's replicas. Both parameters
-// may be nil, which means that the object does not exist. A leading replica renews the Lease, and a replica that is
-// connected to the hub is ready. A replica may be the leader without being connected, for example if it cannot
-// resolve the hub's name. If no controller writes the status of the Deployment, only the Lease counts.
+// after returns the presence after a check of the Lease and the Deployment of the agent's replicas. A nil parameter
+// means that the object does not exist. A leading replica renews the Lease, and a replica that is connected to the hub
+// is ready. A replica may be the leader without being connected, for example if it cannot resolve the hub's name. If no
+// controller writes the status of the Deployment, only the Lease counts.
 func (p presence) after(lease *coordinationv1.Lease, d *appsv1.Deployment, now time.Time) presence {
 	there := false
 	if lease != nil {

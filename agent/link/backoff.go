@@ -53,9 +53,9 @@ func newBackoff(jitter func(n time.Duration) time.Duration, first time.Duration)
 	return backoff{jitter, first, firstLimit(first)}
 }
 
-// firstLimit returns a limit that starts at half of first, so that the first two waits both have the upper bound
-// first. A hub that restarts is unreachable for less than a second. Some agents nevertheless fail twice in this
-// time. If they waited longer before their third attempt, they would be the last to reconnect.
+// firstLimit returns a limit that starts at first/2, so that the parameter first is the upper bound of both of the
+// initial two waits. A hub that restarts is unreachable for less than a second. Some agents nevertheless fail twice in
+// this time. If they waited longer before their third attempt, they would be the last to reconnect.
 func firstLimit(first time.Duration) wait.Backoff {
 	return wait.Backoff{Duration: first / 2, Factor: 2, Cap: longestWait, Steps: math.MaxInt}
 }

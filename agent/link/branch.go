@@ -21,7 +21,7 @@ type branch struct {
 	server  string
 	started time.Time
 
-	used  chan struct{} // closed by the first request, which shows that the hub uses the tunnel
+	used  chan struct{} // closed by the first request, because a request shows that the hub uses the tunnel
 	first sync.Once
 	asked chan struct{} // signals that the hub wants the agent to move; has room for one message
 	keep  atomic.Int64  // how long, in nanoseconds, the hub may use the tunnel after the agent has left it
@@ -46,8 +46,8 @@ func newBranch(handler http.Handler, server string) *branch {
 // open returns how long the tunnel has been open. The result is never 0.
 func (b *branch) open() time.Duration { return max(time.Since(b.started), 1) }
 
-// ServeHTTP implements http.Handler. When the agent leaves the tunnel, requests to protocol.PathReport end, which
-// tells the hub that the agent has left. Other requests continue.
+// ServeHTTP implements http.Handler. When the agent leaves the tunnel, requests to protocol.PathReport end. This tells
+// the hub that the agent has left. Other requests continue.
 func (b *branch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.first.Do(func() { close(b.used) })
 	switch r.URL.Path {

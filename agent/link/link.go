@@ -76,7 +76,7 @@ type state struct {
 	mu       sync.Mutex // guards the fields below
 	open     int        // tunnels that the agent has not left
 	stopping bool
-	due      time.Time // latest time for the next sign of progress while the link is not connected
+	due      time.Time // deadline for the next sign of progress while the link is not connected
 }
 
 // New returns a Link.
@@ -137,7 +137,7 @@ func (l *Link) Run(ctx context.Context) {
 }
 
 // hold opens a tunnel and keeps it and its replacements open until the last of them or ctx ends. It returns how long
-// the last tunnel was open, or 0 if there was none, and why it ended.
+// the last tunnel was open and why it ended. The duration is 0 if there was no tunnel.
 func (l *Link) hold(ctx context.Context, last error) (time.Duration, error) {
 	b, err := l.attempt(ctx, last)
 	if err != nil {

@@ -44,7 +44,7 @@ func (l *leadership) resolve(next *deadline) []resolved {
 	for _, o := range l.plans.Values() {
 		elsewhere := o.Namespace != v1.PlansNamespace
 		if elsewhere && (o.Spec.ClusterName != "" || o.Spec.ClusterSelector != nil) {
-			continue // this Plan belongs to the hub, which is its own member
+			continue // the hub is its own member, and this Plan belongs to the hub
 		}
 		if o.DeletionTimestamp != nil {
 			continue
@@ -320,8 +320,8 @@ func foreignJob(name string) error {
 		Code: http.StatusUnprocessableEntity, Message: message}}
 }
 
-// refusedFor returns the reason if the API server would reject the same request again. For other errors, which are
-// temporary, it returns false.
+// refusedFor returns the reason if the API server would reject the same request again. All other errors are temporary.
+// For these, it returns false.
 func refusedFor(err error) (string, bool) {
 	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) {

@@ -42,7 +42,7 @@ const (
 	jsonType = runtime.ContentTypeJSON
 )
 
-// apiClient calls the member's API server. It returns the API server's errors, which name the object.
+// apiClient calls the member's API server. Its errors come from the API server and name the object.
 type apiClient struct{ rest rest.Interface }
 
 func planPath(namespace, name string) string {

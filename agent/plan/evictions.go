@@ -25,8 +25,8 @@ import (
 const (
 	// refusedAgain is how long to wait before another attempt to evict a pod that a PodDisruptionBudget protects.
 	refusedAgain = 5 * time.Second
-	// maxEvictions is the maximum number of concurrent evictions. Because evictions run in parallel, a slow eviction,
-	// for example because of a webhook, delays only a few others.
+	// maxEvictions is the maximum number of concurrent evictions. Because evictions run in parallel, an eviction that a
+	// webhook slows down delays only a few others.
 	maxEvictions = 8
 	// maxRefusal is the maximum size of the reason why a pod was not evicted, in bytes.
 	maxRefusal = 120

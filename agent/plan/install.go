@@ -129,8 +129,8 @@ func (l *leadership) installSchema(ctx context.Context) error {
 		fieldManager).Body(patch).Do(ctx).Error()
 }
 
-// schemaMark identifies a version of the CustomResourceDefinition that the agent has applied. It contains the
-// generation, which the API server increases with each change to the spec, and a digest of the applied version.
+// schemaMark identifies a version of the CustomResourceDefinition that the agent has applied. It contains a digest of
+// the applied version and the generation. The API server increases the generation with each change to the spec.
 func schemaMark(meta *metav1.ObjectMeta) string {
 	return fmt.Sprintf("%d-%x", meta.Generation, sha256.Sum256(config.Plans))
 }
@@ -149,8 +149,8 @@ func space() objectAt {
 		&corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: meta}}
 }
 
-// account returns the account for the pods of plans, with its roles and bindings. The account can read Plans and
-// Nodes, because some images wait for other plans.
+// account returns the objects that define the account for the pods of plans, including its roles and bindings. The
+// account can read Plans and Nodes, because some images wait for other plans.
 func account() []objectAt {
 	const group = rbacv1.GroupName + "/v1"
 	read := []string{"get", "list", "watch"}

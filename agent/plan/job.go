@@ -35,7 +35,7 @@ const (
 const (
 	labelAttempt = v1.Group + "/attempt"
 	labelKind    = v1.Group + "/job"
-	// annotationNode contains the name of the node, which may be too long for a label.
+	// annotationNode contains the name of the node, because the name may be too long for a label.
 	annotationNode = v1.Group + "/node"
 )
 
@@ -48,7 +48,7 @@ const (
 // work is the input for a Job.
 type work struct {
 	plan    *v1.Plan
-	version string // as in image tags, with "-" instead of "+"
+	version string // in the form used in image tags: "-" replaces "+"
 	images  string // registry for images that do not specify one
 	host    string // hostname label of the node
 	job     rollout.Job

@@ -73,7 +73,7 @@ type stores struct {
 	nodes   *watch.Store[*corev1.Node, knownNode]
 	jobs    *watch.Store[*batchv1.Job, knownJob]
 	secrets *watch.Store[*corev1.Secret, knownSecret]
-	// kindMissing is set when the API server does not know the Plan kind, which must then be installed again.
+	// kindMissing is set when the API server does not know the Plan kind. The kind must then be installed again.
 	kindMissing *atomic.Bool
 }
 
@@ -161,9 +161,9 @@ func (l *leadership) persist(ctx context.Context, what string, do func(context.C
 }
 
 // pauseAfter waits after an error. It returns false if ctx ends first. If a request to leave arrives during the wait,
-// pauseAfter answers it. Usually, the answer is the error, which may be temporary. However, pauseAfter answers that
-// nothing remains if the agent is being removed, or if the API server forbids the requests that plans need, for example
-// because the agent's rights come from an older manifest.
+// pauseAfter answers it. Usually, the answer is the error, because the error may be temporary. However, pauseAfter
+// answers that nothing remains if the agent is being removed, or if the API server forbids the requests that plans
+// need, for example because the agent's rights come from an older manifest.
 func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

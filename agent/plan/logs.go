@@ -91,7 +91,8 @@ func (l *logs) fetch(ctx context.Context, job string) string {
 	return tail(text)
 }
 
-// tail returns the end of a text, with at most logLines lines and maxLog bytes, without splitting a character.
+// tail returns the end of a text. The result has at most logLines lines and maxLog bytes, and starts with a complete
+// character.
 func tail(text string) string {
 	lines := strings.Split(strings.TrimRight(strings.ToValidUTF8(text, "?"), "\n"), "\n")
 	text = strings.Join(lines[max(0, len(lines)-logLines):], "\n")

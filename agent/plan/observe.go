@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// knownNode is a node in the form that the planner uses, with its resource version.
+// knownNode contains a node in the form that the planner uses, and the node's resource version.
 type knownNode struct {
 	rollout.Node
 	version string
@@ -218,8 +218,8 @@ type problem struct {
 }
 
 // versionOf returns the version of a Plan, or "" if none is known. The parameter found is the last result from the
-// Plan's channel. While the channel is unavailable, a new leader uses the version in the Plan's status, which also
-// comes from the channel.
+// Plan's channel. While the channel is unavailable, a new leader uses the version in the Plan's status. That version
+// also comes from the channel.
 func versionOf(o *v1.Plan, found release.Result) string {
 	version := cmp.Or(o.Spec.Version, found.Version)
 	was := meta.FindStatusCondition(o.Status.Conditions, v1.ConditionLatestResolved)

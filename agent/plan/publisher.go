@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// keyHold is the key under which the hold is published. It sorts before the keys of Plans, which are the names of
-// the Plans.
+// keyHold is the key under which the hold is published. It sorts before the keys of Plans. The key of a Plan is the
+// Plan's name.
 const keyHold = ""
 
 // publisher publishes the status of the hub's Plans to the hub.

@@ -61,7 +61,7 @@ func ofHub(o *v1.Plan) bool {
 	return o.Namespace == v1.PlansNamespace && o.Annotations[v1.AnnotationRevision] != ""
 }
 
-// publishOne writes the status of a Plan if it has changed, as soon as the limiter allows the write.
+// publishOne writes the status of a Plan if the status has changed and the limiter allows the write.
 func (l *leadership) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanStatus, next *deadline) {
 	keepTransitions(&status, o.Status.Conditions, l.options.Now())
 	if same(status, o.Status) {

@@ -11,7 +11,7 @@ import (
 )
 
 // amounts is a compact resource list. The resources that every node and pod has are in fields. Other resources are in a
-// map, which is usually nil.
+// map. The map is usually nil.
 type amounts struct {
 	milliCPU         int64
 	memory           int64 // bytes

@@ -103,7 +103,7 @@ func (p *probe) version(ctx context.Context) error {
 // Intervals between health probes of the API server.
 const (
 	probeInterval = 10 * time.Second
-	probeAgain    = time.Second // interval after a first failure, which does not count yet
+	probeAgain    = time.Second // interval after a first failure; this failure does not count yet
 	probeTimeout  = 5 * time.Second
 )
 
@@ -172,7 +172,7 @@ func failingChecks(body []byte) string {
 	return strings.Join(names, ", ")
 }
 
-// cause returns an error message without ports and times, which differ between probes.
+// cause returns an error message without ports and times, because ports and times differ between probes.
 func cause(err error) string {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err.Error()

@@ -265,7 +265,7 @@ func (r *Reporter) podsKnown() (leadership int, known bool) {
 	return r.facts.role.leadership, r.facts.role.leads && r.facts.pods.synced
 }
 
-// build returns a report of the known facts, with the given requested amounts.
+// build returns a report that contains the known facts and the given requested amounts.
 func (r *Reporter) build(requested map[string]string) protocol.Report {
 	nodes, distribution := r.nodes.nodes()
 	nodes.Requested = requested

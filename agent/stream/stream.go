@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stream sends the hub the latest state of everything that the agent reports, as lines of JSON.
+// Package stream sends the hub lines of JSON that contain the latest state of everything that the agent reports.
 package stream
 
 import (
@@ -34,7 +34,7 @@ func New() *Stream {
 	return s
 }
 
-// Topic returns the topic for a subject, which must be one of the subjects in package protocol.
+// Topic returns the topic for a subject. The subject must be one of the subjects in package protocol.
 func (s *Stream) Topic(subject string) *Topic { return s.topics[subject] }
 
 // End ends the stream for all readers.

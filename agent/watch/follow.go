@@ -44,7 +44,7 @@ type Collection struct {
 	// Optional makes the collection count as known even if the API server does not serve the kind or forbids reading
 	// the objects.
 	Optional bool
-	// OnError is called for each failed request, which is then retried. It may be nil.
+	// OnError is called for each failed request. The request is then retried. It may be nil.
 	OnError func(error)
 	Log     logr.Logger
 }

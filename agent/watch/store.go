@@ -147,8 +147,8 @@ func (s *Store[O, T]) Alter(name Name, change func(*T)) {
 	}
 }
 
-// Drop removes an object that turned out to be deleted, if gone returns true for the stored value. Otherwise the
-// watch has already delivered another object with the same name.
+// Drop removes an object that turned out to be deleted. If gone returns false for the stored value, the watch has
+// already delivered another object with the same name, and Drop does nothing.
 func (s *Store[O, T]) Drop(name Name, gone func(T) bool) {
 	s.mu.Lock()
 	var before *T
@@ -322,7 +322,7 @@ type entry[T any] struct {
 // GetObjectKind returns an empty kind.
 func (e *entry[T]) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
-// DeepCopyObject returns the entry, which never changes.
+// DeepCopyObject returns the entry itself, because an entry never changes.
 func (e *entry[T]) DeepCopyObject() runtime.Object { return e }
 
 func (e *entry[T]) name() Name { return Name{Namespace: e.Namespace, Name: e.Name} }

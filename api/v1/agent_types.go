@@ -12,7 +12,7 @@ import (
 // runs as the Deployment from its manifest. If the changed agent does not become ready, it is rolled back, and the
 // AgentUpToDate condition reports the rollback. Anyone who can choose the agent's image, the hub that the agent trusts
 // or the nodes that the agent runs on can obtain the agent's rights. Setting any field except replicas and resources
-// therefore requires the "update" verb on clusters/agent, which no workspace role includes.
+// therefore requires the "update" verb on clusters/agent. No workspace role includes this verb.
 // +kubebuilder:validation:XValidation:rule="!has(self.nodeAgent) || !self.nodeAgent || !has(self.profile) || self.profile != 'ReadOnly'",message="nodeAgent requires the profile Full: node agents use the nodes' network, and a ReadOnly agent is not allowed to create such pods"
 type Agent struct {
 	// image is the container image of the agent. The default is the image in the hub's configuration.
@@ -46,12 +46,12 @@ type Agent struct {
 	// +kubebuilder:validation:Maximum=5
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// nodeAgent runs a node agent on every node, as a DaemonSet that uses the node's network and tolerates all taints.
-	// While no replica of the agent is connected, one of the node agents opens a tunnel so that users can still reach
-	// the member. Nothing is delivered in the meantime. Anyone who controls a node with a node agent can obtain the
-	// agent's rights. To limit the nodes, set nodeSelector or affinity, which also apply to node agents. A change takes
-	// effect when the new manifest is applied in the member. Node agents require the Full profile. nodeAgent defaults
-	// to false.
+	// nodeAgent runs a node agent on every node. The DaemonSet of node agents uses the nodes' network and tolerates all
+	// taints. While no replica of the agent is connected, one of the node agents opens a tunnel so that users can still
+	// reach the member. Nothing is delivered in the meantime. Anyone who controls a node with a node agent can obtain
+	// the agent's rights. To limit the nodes, set nodeSelector or affinity. Both also apply to node agents. A change
+	// takes effect when the new manifest is applied in the member. Node agents require the Full profile. nodeAgent
+	// defaults to false.
 	// +optional
 	NodeAgent bool `json:"nodeAgent,omitempty"`
 
@@ -191,8 +191,8 @@ type AgentStatus struct {
 	// +optional
 	Image string `json:"image,omitempty"`
 
-	// wantedImage is the image that the agent should run, from spec.agent or from the hub's configuration. It is empty
-	// once the agent runs that image.
+	// wantedImage is the image that the agent should run. The image comes from spec.agent or from the hub's
+	// configuration. wantedImage is empty once the agent runs that image.
 	// +optional
 	WantedImage string `json:"wantedImage,omitempty"`
 

@@ -31,8 +31,8 @@ type JWTProvider struct {
 	// +optional
 	UserValidationRules []JWTUserRule `json:"userValidationRules,omitempty"`
 
-	// maxTokenLifetime is the maximum accepted lifetime of a token, which is the time between its iat and exp claims.
-	// The valid range is 1m to 24h. The default is 1h.
+	// maxTokenLifetime is the maximum accepted lifetime of a token. The lifetime is the time between the iat and exp
+	// claims. The valid range is 1m to 24h. The default is 1h.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
@@ -77,8 +77,8 @@ type JWTIssuer struct {
 	// +required
 	Audiences []string `json:"audiences"`
 
-	// audienceMatchPolicy must be MatchAny, which means that a token with one matching audience is accepted. The
-	// default is MatchAny.
+	// audienceMatchPolicy must be MatchAny. With MatchAny, a token needs only one matching audience. The default is
+	// MatchAny.
 	// +optional
 	AudienceMatchPolicy JWTAudienceMatchPolicy `json:"audienceMatchPolicy,omitempty"`
 }
@@ -95,7 +95,8 @@ type JWTClaimMappings struct {
 	// +required
 	Username JWTClaimOrExpression `json:"username"`
 
-	// groups produces the user's groups, from a string or a list of strings. By default the user has no groups.
+	// groups produces the user's groups. The value must be a string or a list of strings. By default the user has no
+	// groups.
 	// +optional
 	Groups *JWTClaimOrExpression `json:"groups,omitempty"`
 

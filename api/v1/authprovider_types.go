@@ -148,7 +148,7 @@ type OIDCProvider struct {
 
 	// lowercaseNames converts the letters A to Z in names to lower case. Set it to true only if the provider's names
 	// are case-insensitive, as in Entra ID. With any other provider, a user could take over the name of another user.
-	// The default is false, which means that names with upper-case letters are rejected.
+	// The default is false. Names with upper-case letters are then rejected.
 	// +optional
 	LowercaseNames bool `json:"lowercaseNames,omitempty"`
 
@@ -160,8 +160,8 @@ type OIDCProvider struct {
 	// +optional
 	NameClaim string `json:"nameClaim,omitempty"`
 
-	// groupsClaim is the claim that contains the user's groups, as a list of names or a single name. The default is
-	// groups.
+	// groupsClaim is the claim that contains the user's groups. Its value is a list of names or a single name. The
+	// default is groups.
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
@@ -342,8 +342,8 @@ type GitHubProvider struct {
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
 	// organizations restricts sign-in to users who belong to at least one of these organizations. A user's groups are
-	// the listed organizations to which the user belongs, and the user's teams in these organizations, as
-	// organization/team. At most 64 are allowed. This field is required unless anyUser is set.
+	// the listed organizations to which the user belongs, and the user's teams in these organizations. The name of a
+	// team's group is organization/team. At most 64 are allowed. This field is required unless anyUser is set.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=64

@@ -71,9 +71,9 @@ type ClusterSpec struct {
 
 	// authorizedEndpoint lets users connect directly to an address of the member, without going through the hub. Users
 	// authenticate with short-lived tokens that the hub has signed for this Cluster. Setting authorizedEndpoint
-	// requires the "update" verb on clusters/agent, which no workspace role includes, because the endpoint decides
-	// where users' tokens are sent. authorizedEndpoint also requires signIn in the hub's configuration and an agent
-	// with the Full profile. By default there is no such endpoint.
+	// requires the "update" verb on clusters/agent, because the endpoint decides where users' tokens are sent. No
+	// workspace role includes this verb. authorizedEndpoint also requires signIn in the hub's configuration and an
+	// agent with the Full profile. By default there is no such endpoint.
 	// +optional
 	// +kubebuilder:default={}
 	AuthorizedEndpoint AuthorizedEndpoint `json:"authorizedEndpoint,omitzero"`
@@ -172,9 +172,9 @@ const (
 
 // Registration configures how an agent joins as a Cluster.
 type Registration struct {
-	// tokenSecretRef refers to a Secret key, in the same namespace, that contains a join token of your choice. The
-	// token must be at least 32 characters long and consist of A-Z, a-z, 0-9, ".", "_", "~" and "-". By default Drover
-	// creates a random 256-bit token.
+	// tokenSecretRef refers to a key of a Secret in the same namespace. The key contains a join token of your choice.
+	// The token must be at least 32 characters long and consist of A-Z, a-z, 0-9, ".", "_", "~" and "-". By default
+	// Drover creates a random 256-bit token.
 	// +optional
 	TokenSecretRef *SecretKeyReference `json:"tokenSecretRef,omitempty"`
 

@@ -99,8 +99,8 @@ const (
 	// ReasonTokenInvalid means that the Secret or key in spec.registration.tokenSecretRef is missing, or that the token
 	// is shorter than 32 characters.
 	ReasonTokenInvalid = "TokenInvalid"
-	// ReasonPending means that the manager has not reconciled the Cluster yet. The schema sets this reason, with status
-	// Unknown, on new objects by default.
+	// ReasonPending means that the manager has not reconciled the Cluster yet. By default, the schema sets this reason
+	// and the status Unknown on new objects.
 	ReasonPending = "Pending"
 	// ReasonProfileTaken means that a ClusterProfile with the Cluster's name belongs to another cluster manager. The
 	// event's message names that manager.

@@ -3,7 +3,8 @@
 
 // Package v1 contains the v1 kinds of the cluster.drover.dev API group.
 //
-// The comments on the types and fields become the descriptions in the CRDs, which "kubectl explain" displays.
+// The comments on the types and fields become the descriptions in the CRDs. "kubectl explain" displays these
+// descriptions.
 //
 // +kubebuilder:object:generate=true
 // +groupName=cluster.drover.dev

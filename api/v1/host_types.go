@@ -223,11 +223,11 @@ type HostMachine struct {
 	// +optional
 	// +listType=atomic
 	Roles []string `json:"roles,omitempty"`
-	// labels are the node labels from the join command, as "key=value". At most 32 are listed.
+	// labels are the node labels from the join command. Each has the format "key=value". At most 32 are listed.
 	// +optional
 	// +listType=atomic
 	Labels []string `json:"labels,omitempty"`
-	// taints are the node taints from the join command, as "key=value:effect". At most 32 are listed.
+	// taints are the node taints from the join command. Each has the format "key=value:effect". At most 32 are listed.
 	// +optional
 	// +listType=atomic
 	Taints []string `json:"taints,omitempty"`
@@ -235,8 +235,8 @@ type HostMachine struct {
 
 // HostPlanStatus describes the progress of a host's instructions.
 type HostPlanStatus struct {
-	// version identifies the instructions that this status describes. It is the UID and resourceVersion of their
-	// Secret, as "<UID>.<resourceVersion>".
+	// version identifies the instructions that this status describes. It consists of the UID and resourceVersion of the
+	// Secret with the instructions, in the format "<UID>.<resourceVersion>".
 	// +optional
 	Version string `json:"version,omitempty"`
 	// done is the number of one-time instructions that have succeeded.

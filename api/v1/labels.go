@@ -29,10 +29,10 @@ const (
 	// (docs/operations/certificates.md). Each new value starts another rotation.
 	AnnotationRotate = Group + "/rotate"
 
-	// AnnotationRetireNow on the hub's CA Secret, with the same value as AnnotationRotate, ends trust in the replaced
-	// authority immediately. Use it, for example, if the authority's key was stolen. Afterward, kubeconfigs that
-	// contain only the old authority can no longer verify the hub. The same applies to agents that have been
-	// disconnected since the rotation.
+	// AnnotationRetireNow on the hub's CA Secret ends trust in the replaced authority immediately. The value must be
+	// the same as the value of AnnotationRotate. Use it, for example, if the authority's key was stolen. Afterward,
+	// kubeconfigs that contain only the old authority can no longer verify the hub. The same applies to agents that
+	// have been disconnected since the rotation.
 	AnnotationRetireNow = Group + "/retire-now"
 
 	// AnnotationAgentDigest on an agent's pods identifies the agent settings that the hub computed for the Cluster.
@@ -63,8 +63,8 @@ const AnnotationNodeAgent = Group + "/node-agent"
 // users' tokens for the member's API servers.
 const AnnotationDirectAccess = Group + "/direct-access"
 
-// AnnotationAgentLastError on the agent's Deployment records why the agent is not connected to the hub, as a time and
-// an error. The agent removes the annotation when it connects.
+// AnnotationAgentLastError on the agent's Deployment records why the agent is not connected to the hub. The value
+// contains a time and an error. The agent removes the annotation when it connects.
 const AnnotationAgentLastError = Group + "/agent-last-error"
 
 // AgentReplicasByNodes is the value of AnnotationAgentReplicas.
@@ -107,33 +107,35 @@ const (
 
 // Values of LabelSecretKind.
 const (
-	// SecretKindRegistration marks the Secret "<cluster>-registration" with the join token and the agent's manifest.
+	// SecretKindRegistration marks the Secret "<cluster>-registration", which contains the join token and the agent's
+	// manifest.
 	SecretKindRegistration = "registration"
-	// SecretKindAgent marks the Secret "<cluster>-agent" with the public key of the agent that joined.
+	// SecretKindAgent marks the Secret "<cluster>-agent", which contains the public key of the agent that joined.
 	SecretKindAgent = "agent"
-	// SecretKindHostJoin marks the Secret "<host>-host-join" with the join token and command of a Host.
+	// SecretKindHostJoin marks the Secret "<host>-host-join", which contains the join token and the join command of a
+	// Host.
 	SecretKindHostJoin = "host-join"
-	// SecretKindHostAgent marks the Secret "<host>-host-identity" with the public key of a Host's agent.
+	// SecretKindHostAgent marks the Secret "<host>-host-identity", which contains the public key of a Host's agent.
 	SecretKindHostAgent = "host-identity"
-	// SecretKindHostPlan marks the Secret "<host>-host-plan" with the instructions of a Host, which a user or a
-	// controller provides.
+	// SecretKindHostPlan marks the Secret "<host>-host-plan", in which a user or a controller provides the instructions
+	// of a Host.
 	SecretKindHostPlan = "host-plan"
 	// SecretKindKubeconfig marks the Secret "<cluster>-kubeconfig", which Cluster API uses to reach a cluster through
 	// the hub. The Secret contains no credentials.
 	SecretKindKubeconfig = "kubeconfig"
 	// SecretKindProvision marks the Secret "<installation>-provision" of a ClusterInstallation.
 	SecretKindProvision = "provision"
-	// SecretKindAuthority marks the Secret with the hub's own CA.
+	// SecretKindAuthority marks the Secret that contains the hub's own CA.
 	SecretKindAuthority = "authority"
 	// SecretKindSignIn marks the Secret that holds the keys used to sign users' tokens.
 	SecretKindSignIn = "sign-in"
-	// SecretKindUser marks the Secret "drover-user-<user>" with the hash of a User's password.
+	// SecretKindUser marks the Secret "drover-user-<user>", which contains the hash of a User's password.
 	SecretKindUser = "user"
 	// SecretKindProvider marks the Secrets that AuthProviders can refer to. A hub administrator creates these Secrets.
 	SecretKindProvider = "provider"
-	// SecretKindSession marks the Secret "drover-session-<id>" with the session of a user who has signed in.
+	// SecretKindSession marks the Secret "drover-session-<id>", which contains the session of a user who has signed in.
 	SecretKindSession = "session"
-	// SecretKindToken marks the Secret "drover-token-<id>" for a token that a user created for scripts.
+	// SecretKindToken marks the Secret "drover-token-<id>", which represents a token that a user created for scripts.
 	SecretKindToken = "token"
 )
 

@@ -19,7 +19,8 @@ type PlanStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// latestVersion is the version to install, from spec.version or from the channel, with "+" replaced by "-".
+	// latestVersion is the version to install. It comes from spec.version or from the channel. "+" is replaced with
+	// "-".
 	// +optional
 	LatestVersion string `json:"latestVersion,omitempty"`
 
@@ -118,7 +119,7 @@ type PlanMember struct {
 	Wave string `json:"wave"`
 	// since is the time when the member started the plan.
 	Since metav1.Time `json:"since"`
-	// nodes is the progress of the member's nodes, as "<complete>/<total>".
+	// nodes is the progress of the member's nodes, in the format "<complete>/<total>".
 	// +optional
 	Nodes string `json:"nodes,omitempty"`
 	// reason is the reason of the member's own Ready condition, or AgentTooOld, AgentReadOnly, NoLeader,
@@ -193,7 +194,7 @@ type NodeFailure struct {
 
 // Limits for the status of a Plan.
 const (
-	// MaxPlanNodes is the maximum number of nodes in progress, and the maximum number of failures, in a status.
+	// MaxPlanNodes is the maximum number of nodes in progress that a status lists. The same limit applies to failures.
 	MaxPlanNodes = 10
 	// MaxPlanMembers is the maximum number of members in a status.
 	MaxPlanMembers = 20
@@ -229,8 +230,8 @@ const (
 	// ReasonChannelFailed means that the channel did not return a version, and no earlier version is known. Drover
 	// queries the channel again later.
 	ReasonChannelFailed = "ChannelFailed"
-	// ReasonSecretNotFound means that a Secret that the plan refers to does not exist or, on the hub, lacks the label
-	// plans.cluster.drover.dev/use. The Plan becomes Stalled.
+	// ReasonSecretNotFound means that a Secret that the plan refers to does not exist. On the hub, it can also mean
+	// that the Secret lacks the label plans.cluster.drover.dev/use. The Plan becomes Stalled.
 	ReasonSecretNotFound = "SecretNotFound"
 
 	// ReasonComplete means that all nodes that the plan applies to are complete.
@@ -298,10 +299,11 @@ const (
 	// PlansNamespace is the only namespace in a member in which Plans run. It also contains their Jobs and Secrets.
 	PlansNamespace = "drover-plans"
 
-	// LabelPlanPrefix, followed by "/<plan>", is the key of a label on Nodes and, on the hub, on Clusters. The value is
-	// the hash of the plan that was completed there, or PlanDisabled. Drover sets the hash. Users can set PlanDisabled,
-	// or remove the label to run the plan on the node again. While the plan is in progress, Drover records the start
-	// time and the progress in an annotation with the same key. Only Drover sets this annotation.
+	// LabelPlanPrefix, followed by "/<plan>", is the key of a label on Nodes. On the hub, it is also the key of a label
+	// on Clusters. The value is the hash of the plan that was completed there, or PlanDisabled. Drover sets the hash.
+	// Users can set PlanDisabled, or remove the label to run the plan on the node again. While the plan is in progress,
+	// Drover records the start time and the progress in an annotation with the same key. Only Drover sets this
+	// annotation.
 	LabelPlanPrefix = "plan." + Group
 
 	// PlanDisabled as the value of a plan's label excludes a Node or a Cluster from that plan.
@@ -312,7 +314,8 @@ const (
 	LabelPlansHold = "plans." + Group + "/hold"
 
 	// AnnotationPlansWindow on the drover-plans Namespace in a member is the member's own window for all plans. It
-	// consists of days, times and a time zone, each of which is optional, such as "Sat,Sun 02:00-06:00 Europe/Berlin".
+	// consists of days, times and a time zone, for example "Sat,Sun 02:00-06:00 Europe/Berlin". Each of these parts is
+	// optional.
 	AnnotationPlansWindow = "plans." + Group + "/window"
 
 	// LabelPlansUse with the value "true" on a Secret in a workspace allows Plans in the workspace to copy the Secret

@@ -12,7 +12,7 @@ import (
 // node before the image runs. Plans upgrade Kubernetes or the operating system, or do any other work that proceeds node
 // by node.
 //
-// In a workspace, which is a namespace on the hub, a Plan applies to the member clusters that clusterName or
+// A workspace is a namespace on the hub. In a workspace, a Plan applies to the member clusters that clusterName or
 // clusterSelector selects, in the order that rollout defines. In the drover-plans namespace of a member, a Plan sets
 // neither clusterName nor clusterSelector, and applies to the member itself. The agent runs these Plans whether or not
 // the hub is reachable. Anyone who can create a Plan can do anything on the nodes that the Plan selects.
@@ -248,19 +248,19 @@ type TimeWindow struct {
 	// +kubebuilder:validation:MaxItems=7
 	Days []Day `json:"days,omitempty"`
 
-	// startTime is the time when the window opens, as "HH:MM". The default is "00:00".
+	// startTime is the time when the window opens, in the format "HH:MM". The default is "00:00".
 	// +optional
 	// +kubebuilder:validation:MaxLength=5
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([01][0-9]|2[0-3]):[0-5][0-9]$')",message="must be a time from 00:00 to 23:59, as HH:MM"
 	StartTime string `json:"startTime,omitempty"`
 
-	// endTime is the time when the window closes, as "HH:MM". The default is "24:00".
+	// endTime is the time when the window closes, in the format "HH:MM". The default is "24:00".
 	// +optional
 	// +kubebuilder:validation:MaxLength=5
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$')",message="must be a time from 00:00 to 24:00, as HH:MM"
 	EndTime string `json:"endTime,omitempty"`
 
-	// timeZone is the time zone of startTime and endTime, as a name from the IANA time zone database, for example
+	// timeZone is the time zone of startTime and endTime. It is a name from the IANA time zone database, for example
 	// "Europe/Berlin". "Local" is rejected because its meaning differs from machine to machine. A window that contains
 	// a clock change is an hour shorter or longer on that day. timeZone defaults to "UTC".
 	// +optional
@@ -279,17 +279,17 @@ type Day string
 // PlanRelease defines the version to install.
 type PlanRelease struct {
 	// version is the version to install, for example "v1.36.3+k3s1". Images without a tag use this version as their
-	// tag, with "+" replaced by "-".
+	// tag. In the tag, "+" is replaced with "-".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9_.+-]*$`
 	Version string `json:"version,omitempty"`
 
-	// channel is an http or https URL that redirects, with status 302, 303, 307 or 308, to a URL whose last path
-	// element is the version. It must be at most 1024 characters long. The channel is queried every 15 minutes, unless
-	// version is set. After any other response, the last known version stays in effect. The hub queries the channels of
-	// Plans on the hub.
+	// channel is an http or https URL. It must redirect to a URL whose last path element is the version, and the status
+	// code must be 302, 303, 307 or 308. channel must be at most 1024 characters long. The channel is queried every 15
+	// minutes, unless version is set. After any other response, the last known version stays in effect. The hub queries
+	// the channels of Plans on the hub.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https?://[^\\s/]+.*$')`,message="must be an http or https URL, such as https://update.k3s.io/v1-release/channels/stable"

@@ -13,8 +13,8 @@ import (
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.secrets) || self.secrets.all(s, !has(s.path) || !s.path.contains('..'))",message="the path of a Secret must not contain .."
 type NodeWork struct {
-	// prepare, if set, runs on the node before the node is cordoned, for example to wait for another plan. If prepare
-	// exceeds jobActiveDeadlineSecs, it is started again, but this does not count as an attempt.
+	// prepare is a container that runs on the node before the node is cordoned, for example to wait for another plan.
+	// If prepare exceeds jobActiveDeadlineSecs, it is started again, but this does not count as an attempt.
 	// +optional
 	Prepare *PlanContainer `json:"prepare,omitempty"`
 
@@ -24,14 +24,14 @@ type NodeWork struct {
 	// +optional
 	Cordon bool `json:"cordon,omitempty"`
 
-	// drain, if set, evicts the node's pods before the upgrade, except Drover's own pods and the pods of plans. By default
-	// the pods keep running.
+	// drain evicts the node's pods before the upgrade. Drover's own pods and the pods of plans are not evicted. By
+	// default the pods keep running.
 	// +optional
 	// +structType=atomic
 	Drain *Drain `json:"drain,omitempty"`
 
-	// upgrade runs on the node, with the host's root directory mounted at /host. The container is privileged unless its
-	// securityContext says otherwise.
+	// upgrade is the container that runs on the node. The host's root directory is mounted at /host. The container is
+	// privileged unless its securityContext says otherwise.
 	// +required
 	Upgrade PlanContainer `json:"upgrade"`
 
@@ -43,8 +43,8 @@ type NodeWork struct {
 	// +kubebuilder:validation:MaxItems=16
 	Secrets []PlanSecret `json:"secrets,omitempty"`
 
-	// serviceAccountName is the name of the pods' ServiceAccount, in the drover-plans namespace. The default is
-	// "drover-plan", which can read Plans and Nodes.
+	// serviceAccountName is the name of a ServiceAccount in the drover-plans namespace. The pods use this account. The
+	// default is "drover-plan". That account can read Plans and Nodes.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -65,8 +65,8 @@ type NodeWork struct {
 	// +kubebuilder:validation:MaxItems=8
 	ImagePullSecrets []PullSecret `json:"imagePullSecrets,omitempty"`
 
-	// priorityClassName is the name of the pods' PriorityClass, which must exist in the member. By default the pods get
-	// the member's default priority.
+	// priorityClassName is the name of the pods' PriorityClass. The PriorityClass must exist in the member. By default
+	// the pods get the member's default priority.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -233,7 +233,7 @@ type Drain struct {
 	// +optional
 	Force bool `json:"force,omitempty"`
 
-	// disableEviction deletes pods instead of evicting them, which bypasses PodDisruptionBudgets. The default is false.
+	// disableEviction deletes pods instead of evicting them. This bypasses PodDisruptionBudgets. The default is false.
 	// +optional
 	DisableEviction bool `json:"disableEviction,omitempty"`
 

@@ -62,10 +62,10 @@ type ProjectList struct {
 type ProjectSpec struct {
 	ClusterTarget `json:",inline"`
 
-	// namespaces lists the namespaces that Drover creates in each member or, if they already exist, adds to the
-	// project. At most 256 are allowed. A namespace that is removed from the list leaves the project and remains in the
-	// member. default, kube-* and drover-* are rejected, because these namespaces belong to the cluster. Listing a
-	// namespace requires the "manage-namespaces" verb on the project.
+	// namespaces lists namespaces of the project. In each member, Drover creates these namespaces, or adds them to the
+	// project if they already exist. At most 256 are allowed. A namespace that is removed from the list leaves the
+	// project and remains in the member. default, kube-* and drover-* are rejected, because these namespaces belong to
+	// the cluster. Listing a namespace requires the "manage-namespaces" verb on the project.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256

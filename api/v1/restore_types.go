@@ -5,8 +5,8 @@ package v1
 
 // Annotations, conditions and reasons on a hub whose etcd was restored from a backup.
 const (
-	// AnnotationRestored on a Cluster, with the value from status.restore.checkpoint, confirms the changes that a
-	// restored hub holds back. Setting it requires the "update" verb on clusters/agent.
+	// AnnotationRestored on a Cluster confirms the changes that a restored hub holds back. The value must be equal to
+	// status.restore.checkpoint. Setting it requires the "update" verb on clusters/agent.
 	AnnotationRestored = Group + "/restored"
 
 	// ConditionRestoreConfirmed is present, and False, only while the hub makes no changes in the member because the
@@ -28,7 +28,7 @@ const (
 )
 
 // RestoreStatus lists the changes to a member or a Host that a restored hub holds back. Each entry is the name of a
-// set, which contains everything that results from one object on the hub. For example, "crtb/alice" is the set that
+// set. A set contains everything that results from one object on the hub. For example, "crtb/alice" is the set that
 // results from the ClusterRoleTemplateBinding "alice". Each list contains only the first 50 names.
 type RestoreStatus struct {
 	// checkpoint identifies the state of the agent that the hub has no record of. To confirm the changes, set the

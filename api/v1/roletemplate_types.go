@@ -40,7 +40,8 @@ type RoleTemplate struct {
 	// +required
 	Spec RoleTemplateSpec `json:"spec"`
 
-	// status reports whether the template can be used, and the progress of its delivery to members.
+	// status reports whether the template can be used. It also reports the progress of delivering the template to
+	// members.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status RoleTemplateStatus `json:"status,omitempty"`
@@ -68,7 +69,8 @@ type RoleTemplateSpec struct {
 	// +required
 	Context RoleContext `json:"context"`
 
-	// rules are RBAC rules, as in a ClusterRole. They are copied to the members unchanged. At most 256 are allowed.
+	// rules are RBAC rules in the same format as in a ClusterRole. They are copied to the members unchanged. At most
+	// 256 are allowed.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
@@ -102,7 +104,7 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover:')",message="ClusterRoles that begin with drover: are created by Drover: refer to the RoleTemplate instead"
 	External string `json:"external,omitempty"`
 
-	// locked prevents users from creating new bindings to the template, unless they have the "escalate" verb, which
+	// locked prevents users from creating new bindings to the template, unless they have the "escalate" verb. This verb
 	// also lets them unlock the template. Existing bindings are not affected. locked defaults to false.
 	// +optional
 	Locked bool `json:"locked,omitempty"`

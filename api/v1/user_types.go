@@ -56,9 +56,9 @@ type UserList struct {
 
 // UserSpec defines whether a user can sign in.
 type UserSpec struct {
-	// principal refers to a user of an AuthProvider, as "<provider>:<name>". A User with this field has no password,
-	// and its only purpose is to disable the principal. The field cannot be changed. By default the User is the
-	// principal "local:<name>".
+	// principal refers to a user of an AuthProvider, in the format "<provider>:<name>". A User with this field has no
+	// password, and its only purpose is to disable the principal. The field cannot be changed. By default the User is
+	// the principal "local:<name>".
 	// +optional
 	// +kubebuilder:validation:MaxLength=192
 	// +kubebuilder:validation:XValidation:rule=`self.matches("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?:[a-z0-9_]([-a-z0-9._@+']*[a-z0-9_])?$")`,message="must be <provider>:<name>, such as github:alice, in lower case"
@@ -109,7 +109,7 @@ const (
 const PrincipalPrefixLocal = "local:"
 
 // UserSecretPrefix, followed by the name of a User, is the name of the Secret with the password hash. UserSecretKey is
-// the key of the hash in the Secret. UserSecretUID is the key of the User's UID, which is stored so that a new User
+// the key of the hash in the Secret. UserSecretUID is the key of the User's UID. The UID is stored so that a new User
 // with the same name does not inherit the password.
 const (
 	UserSecretPrefix = "drover-user-"

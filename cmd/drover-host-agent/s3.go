@@ -13,8 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// s3Command copies files to and from a bucket, as part of a Host's instructions. It reads its credentials from the
-// environment, because all users on the machine can read the arguments of a process.
+// s3Command copies files to and from a bucket. A Host's instructions run this command. It reads its credentials from
+// the environment, because all users on the machine can read the arguments of a process.
 func s3Command() *cobra.Command {
 	s3 := &cobra.Command{Use: "s3", Short: "Copy a file to or from a bucket, for instructions of the hub", Hidden: true}
 	var object objectstore.Object

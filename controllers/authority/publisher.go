@@ -19,9 +19,9 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Publisher writes the hub's addresses, and the certificates that the hub's clients must trust, to a ConfigMap. Because
-// of this ConfigMap, Prometheus, the provisioner and other clients do not need access to the Secret with the
-// authority's keys.
+// Publisher writes a ConfigMap that contains the hub's addresses and the certificates that the hub's clients must
+// trust. Because of this ConfigMap, Prometheus, the provisioner and other clients do not need access to the Secret with
+// the authority's keys.
 type Publisher struct {
 	Client client.Client
 	// ConfigMap is the ConfigMap to write. It contains the certificates under the key ca.crt. It contains the addresses

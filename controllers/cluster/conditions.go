@@ -22,7 +22,7 @@ const maxCause = 1024
 
 // lastChecked tells users how to find out when a condition was last checked. The condition itself does not contain this
 // time, because updating the time would require writes even for idle members. Users can look at the leader's Lease
-// instead, which the leader renews anyway.
+// instead, because the leader renews the Lease anyway.
 const lastChecked = "The leading manager of the hub watches it. Its Lease shows when it last did: kubectl -n drover-system get lease drover-manager -o yaml"
 
 // conditionValue is the status, reason and message of a condition.

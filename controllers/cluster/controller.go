@@ -50,8 +50,8 @@ type Reconciler struct {
 	// Places decides which Clusters in a workspace get a join token. If Places is nil, all Clusters get a token.
 	Places *Places
 	Sets
-	// Synced reports whether this replica knows which members are connected to the other replicas. A nil Synced is
-	// equivalent to a function that always returns true.
+	// Synced reports whether this replica knows which members are connected to the other replicas. If Synced is nil,
+	// these members count as known.
 	Synced func() bool
 	// Started is the time when this manager started to accept tunnels.
 	Started time.Time

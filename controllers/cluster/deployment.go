@@ -43,8 +43,8 @@ func (d deployed) refused() bool {
 }
 
 // profileDiffers reports whether the agent was installed with a profile other than spec.agent.profile. In that case, an
-// administrator has to apply the manifest. The agent cannot do so, because it cannot change its own ClusterRole, which
-// contains the profile's rights.
+// administrator has to apply the manifest. The agent cannot do so, because the ClusterRole contains the profile's
+// rights, and the agent cannot change its own ClusterRole.
 func (in *input) profileDiffers() bool {
 	return cmp.Or(in.member.Report.Profile, string(v1.ProfileFull)) != string(in.cluster.Spec.Agent.Profile)
 }

@@ -70,7 +70,7 @@ func writeFacts(in *input) {
 	}
 }
 
-// isAuthority reports whether text is exactly one CA certificate in PEM format.
+// isAuthority reports whether text is exactly one PEM-encoded CA certificate.
 func isAuthority(text string) bool {
 	block, rest := pem.Decode([]byte(text))
 	if block == nil || block.Type != "CERTIFICATE" || len(block.Headers) > 0 || len(rest) > 0 || string(pem.EncodeToMemory(block)) != text {

@@ -38,32 +38,33 @@ type input struct {
 	settled time.Time // time after which a missing agent counts as lost
 	synced  bool      // whether the members of other replicas are known
 
-	// secret is the registration Secret, or nil if it does not exist. Set by gather.
+	// secret is the registration Secret, or nil if it does not exist. gather sets this field.
 	secret *corev1.Secret
-	// foreignSecret is true if a Secret that Drover did not create has the registration Secret's name. Set by register.
+	// foreignSecret is true if a Secret that Drover did not create has the registration Secret's name. register sets
+	// this field.
 	foreignSecret bool
-	// chosen is the token in the user's Secret, or the problem with that Secret. Set by gather if the spec refers to a
-	// Secret.
+	// chosen is the token in the user's Secret, or the problem with that Secret. gather sets chosen if the spec refers
+	// to a Secret.
 	chosen struct{ value, problem string }
-	// identity is the identity of the agent that joined, or nil if no agent has joined. Set by gather.
+	// identity is the identity of the agent that joined, or nil if no agent has joined. gather sets this field.
 	identity *registration.AgentIdentity
 	// tooMany is the workspace's limit on Clusters if this Cluster exceeds the limit and nothing has been created for
-	// the Cluster yet. Otherwise, tooMany is 0. Set by gather.
+	// the Cluster yet. Otherwise, tooMany is 0. gather sets this field.
 	tooMany int
-	// member is the member's state in the registry. Set by gather.
+	// member is the member's state in the registry. gather sets this field.
 	member members.State
-	// settings are the settings that the agent should have. Set by gather.
+	// settings are the settings that the agent should have. gather sets this field.
 	settings protocol.Settings
 
-	// token is the token in force. Set by register.
+	// token is the token in force. register sets this field.
 	token registration.Token
-	// registerErr is the error from writing the registration Secret. Set by Reconcile.
+	// registerErr is the error from writing the registration Secret. Reconcile sets this field.
 	registerErr error
-	// announced is the call that sends the settings. It is zero if the agent already has the current settings. Set by
-	// announce.
+	// announced is the call that sends the settings. It is zero if the agent already has the current settings. announce
+	// sets this field.
 	announced members.Call
-	// deployed contains the Deployment that results from the spec, and the call that sends this Deployment to the
-	// agent. Set by deploy.
+	// deployed contains the Deployment that results from the spec. It also contains the call that sends this Deployment
+	// to the agent. deploy sets this field.
 	deployed deployed
 }
 

@@ -17,9 +17,9 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// register writes the registration Secret, which contains the token in force and the agent's manifest. If an agent is
-// about to reconnect, register does not write the manifest until the agent has reconnected. The manifest is not needed
-// earlier, and comparing manifests takes half the time of a reconcile.
+// register writes the registration Secret. This Secret contains the token in force and the agent's manifest. If an
+// agent is about to reconnect, register does not write the manifest until the agent has reconnected. The manifest is
+// not needed earlier, and comparing manifests takes half the time of a reconcile.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update, returning bool) error {
 	if in.tooMany > 0 {
 		return nil // the status reports the problem

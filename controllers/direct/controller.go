@@ -87,7 +87,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // such values, but the Cluster may be older than the schema.
 var errNoURL = errors.New("spec.authorizedEndpoint.server is not a URL")
 
-// access returns the data that a member should currently have, and the time when the member needs newer data.
+// access returns the data that a member should currently have. It also returns the time when the member needs newer
+// data.
 func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.DirectAccess, time.Time, error) {
 	endpoint := cluster.Spec.AuthorizedEndpoint
 	server, err := url.Parse(endpoint.Server)
@@ -119,9 +120,9 @@ func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.
 	return access, again, nil
 }
 
-// validity returns the time until which a member may use its current data, and the time when the member gets newer
-// data. The data is valid for at least a quarter longer than users should be able to work without the hub. The times
-// are rounded to whole quarters of that period, so that a new leader does not deliver the same data again.
+// validity returns the deadline until which a member may use its current data. It also returns the time when the member
+// gets newer data. The data is valid for at least a quarter longer than users should be able to work without the hub.
+// The times are rounded to whole quarters of that period, so that a new leader does not deliver the same data again.
 func validity(now time.Time, offline time.Duration) (until, again time.Time) {
 	quarter := offline / 4
 	begun := now.UTC().Truncate(quarter)
@@ -147,7 +148,7 @@ func content(access protocol.DirectAccess) (*set.Set, error) {
 	return set.New(set.Direct, nil, set.Content{Objects: []*unstructured.Unstructured{object}})
 }
 
-// denials is the list of ended sessions, which is the same for all Clusters. The zero value is an empty list.
+// denials is the list of ended sessions. All Clusters have the same list. The zero value is an empty list.
 type denials struct {
 	changes atomic.Int64 // number of changes that may affect the list
 	waking  atomic.Bool  // whether all Clusters will be queued soon

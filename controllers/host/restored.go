@@ -23,7 +23,7 @@ type History struct {
 	// agent's checkpoint.
 	Checkpoint func() string
 	Forgot     func(checkpoint string) bool
-	// Term returns this manager's leadership term, which is shown in the status.
+	// Term returns this manager's leadership term. The status shows this term.
 	Term func() string
 }
 

@@ -27,7 +27,7 @@ import (
 type Reconciler struct {
 	Client   client.Client
 	Recorder events.EventRecorder
-	// Settings returns the hub's settings, which include the hub's addresses and CA.
+	// Settings returns the hub's settings. They include the hub's addresses and CA.
 	Settings func() protocol.Settings
 	// Served reports whether the hub's API server serves the ClusterProfile kind. If it does not, Reconcile does
 	// nothing.
@@ -58,7 +58,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	err := r.write(ctx, desired(cluster, settings, found.Status.Conditions), found)
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		// the kind or the profile has just been removed, which is not an error
+		// not an error: the kind or the profile has just been removed
 		return ctrl.Result{RequeueAfter: LookEvery}, nil
 	}
 	return ctrl.Result{}, err
@@ -117,7 +117,7 @@ func (r *Reconciler) applyStatus(ctx context.Context, want, found *clusterprofil
 	return nil
 }
 
-// configuration returns one part of a profile, together with its metadata, as an apply configuration.
+// configuration returns an apply configuration that contains the profile's metadata and one part of the profile.
 func configuration(profile *clusterprofile.ClusterProfile, part string) (runtime.ApplyConfiguration, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(profile)
 	if err != nil {

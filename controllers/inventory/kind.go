@@ -28,9 +28,9 @@ import (
 // server serves the kind.
 const LookEvery = time.Minute
 
-// Kind watches ClusterProfiles once the hub's API server serves the ClusterProfile kind, which can be installed at any
-// time. As a source, Kind triggers a reconcile of a profile's owner when the profile changes, and of all Clusters when
-// the watch starts. If the kind is removed, Kind waits until the kind is installed again.
+// Kind watches ClusterProfiles once the hub's API server serves the ClusterProfile kind. This kind can be installed at
+// any time. As a source, Kind triggers a reconcile of a profile's owner when the profile changes, and of all Clusters
+// when the watch starts. If the kind is removed, Kind waits until the kind is installed again.
 type Kind struct {
 	Mapper meta.RESTMapper
 	Scheme *runtime.Scheme

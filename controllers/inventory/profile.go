@@ -36,7 +36,7 @@ const (
 	ConditionJoined  = "Joined"
 )
 
-// Properties of a profile. Two of them come from KEP-2149, and the others are Drover's own.
+// Properties of a profile. Two of these properties come from KEP-2149. Drover defines the others.
 const (
 	propertyID           = "cluster.clusterset.k8s.io"
 	propertySet          = "clusterset.k8s.io"

@@ -17,7 +17,7 @@ import (
 )
 
 // The functions in this file compare the hub's version of a profile with the existing profile. Additions by other
-// clients do not count as differences. Otherwise, each reconcile would write the profile again.
+// clients do not count as differences, because each reconcile would otherwise write the profile again.
 
 // sameLabels reports whether a profile has all the desired labels, and no other labels that Drover has set.
 func sameLabels(want, found *clusterprofile.ClusterProfile) bool {

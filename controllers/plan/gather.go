@@ -92,7 +92,7 @@ func (s *scope) fail(reason, message string, stalled bool) {
 }
 
 // resolve determines the version. The version is unknown while a channel is being queried for the first time. The
-// plan's status contains the channel's last version, which a new leader uses while the channel is unavailable.
+// plan's status contains the channel's last version. A new leader uses this version while the channel is unavailable.
 func (r *Reconciler) resolve(plan *v1.Plan) (resolved, bool) {
 	if plan.Spec.Version != "" {
 		return resolved{version: plan.Spec.Version, reason: v1.ReasonVersion, message: "The version is that of the spec"}, true
@@ -224,7 +224,7 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 func unreported(s MemberState) bool { return s.Status == nil && !s.Reported }
 
 // readClaim returns a plan's claim on a Cluster, or nil if the plan has no claim. If a claim cannot be read, or if its
-// times do not fit into a status, readClaim returns the claim without a revision. In that case, the hub does not know
+// times do not fit into a status, readClaim returns a claim that has no revision. In that case, the hub does not know
 // what the member is working on, and the member can finish that work before it starts the plan again.
 func readClaim(cluster *v1.Cluster, plan string) *rollout.ClusterClaim {
 	text := cluster.Annotations[v1.PlanLabel(plan)]

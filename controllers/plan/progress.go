@@ -26,8 +26,9 @@ const maxPlans = 128
 type MemberState struct {
 	// Connected is true if the member is connected.
 	Connected bool
-	// Refuses is the reason why the member's agent runs no plans. It is ReasonAgentTooOld, ReasonAgentReadOnly, or, if
-	// two clusters share the identity, ReasonIdentityMismatch. It is empty if the agent runs plans or is not connected.
+	// Refuses is the reason why the member's agent runs no plans. It is ReasonAgentTooOld, ReasonAgentReadOnly or
+	// ReasonIdentityMismatch. ReasonIdentityMismatch means that two clusters share the identity. It is empty if the
+	// agent runs plans or is not connected.
 	Refuses string
 	// Reported is true if the agent has reported all its plans and continues to report changes. Otherwise, Hold and
 	// Status may be outdated or empty.
@@ -43,7 +44,8 @@ type MemberState struct {
 }
 
 // Progress stores the members' reports about plans. It keeps the last status of a disconnected member. A new leader has
-// no data until the agents have reported. Progress implements members.Follower. All methods may be called concurrently.
+// no data until the agents have reported. Progress implements members.Follower. All methods are safe for concurrent
+// use.
 type Progress struct {
 	state func(types.NamespacedName) members.State
 
@@ -69,14 +71,14 @@ func NewProgress(state func(types.NamespacedName) members.State) *Progress {
 	return &Progress{state: state, members: map[types.NamespacedName]*progress{}}
 }
 
-// OnPlan registers f, which is called after the status of a plan has changed in a member. f must not block.
+// OnPlan registers the function f. It is called after the status of a plan has changed in a member. f must not block.
 func (p *Progress) OnPlan(f func(plan types.NamespacedName)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.onPlan = append(p.onPlan, f)
 }
 
-// OnMember registers f, which is called when all reports of a member may have changed. f must not block.
+// OnMember registers the function f. It is called when all reports of a member may have changed. f must not block.
 func (p *Progress) OnMember(f func(member types.NamespacedName)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -200,7 +202,7 @@ func (p *Progress) Event(member types.NamespacedName, event *protocol.PlanEvent)
 	}
 }
 
-// Stopped records that, from now on, a member's state may change without a report. Earlier reports are kept.
+// Stopped records that a member's state may now change without a report. Earlier reports are kept.
 func (p *Progress) Stopped(member types.NamespacedName) {
 	p.mu.Lock()
 	m := p.memberLocked(member)

@@ -60,7 +60,7 @@ import (
 // +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdsnapshots/status,verbs=patch
 // +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdrestores/status,verbs=patch
 
-// Setup adds all controllers, and the hooks that Cluster API calls, to a manager.
+// Setup adds all controllers to a manager. It also adds the hooks that Cluster API calls.
 func Setup(mgr ctrl.Manager, cfg config.Config) error {
 	s := shared{
 		mgr: mgr, client: mgr.GetClient(), live: mgr.GetAPIReader(),
@@ -172,7 +172,7 @@ func (s shared) clusterAPI() []wiring.Controller {
 			},
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&infrav1.DroverCluster{}),
-				// This ConfigMap contains the hub's addresses and CA, which are part of every kubeconfig.
+				// This ConfigMap contains the hub's addresses and CA. Every kubeconfig contains them too.
 				wiring.OnOtherChange(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(s.everyDroverCluster),
 					builder.WithPredicates(wiring.Named(s.hub.ConfigMap()))),
 			},

@@ -28,8 +28,8 @@ import (
 )
 
 // BuiltIn applies the built-in role templates when the manager becomes the leader. It creates missing templates and
-// reverts changes, as the API server does with its own ClusterRoles. It does not change a template whose annotation
-// v1.AnnotationAutoUpdate is "false".
+// reverts changes in the same way as the API server does with its own ClusterRoles. It does not change a template whose
+// annotation v1.AnnotationAutoUpdate is "false".
 //
 // The hub's manifests do not contain the templates, because kubectl cannot apply them together with their CRD.
 type BuiltIn struct {

@@ -65,8 +65,8 @@ func at(object map[string]any, path ...string) map[string]any {
 	return object
 }
 
-// walk adds bounds to a schema and to all nested schemas. name is the name of the field, with [] appended for the
-// items of a list and {} for the values of a map.
+// walk adds bounds to a schema and to all nested schemas. name is the name of the field. [] is appended to it for the
+// items of a list, and {} for the values of a map.
 func walk(name string, schema map[string]any) {
 	text := schema["type"] == "string" || schema["x-kubernetes-int-or-string"] == true
 	switch {

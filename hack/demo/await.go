@@ -26,7 +26,7 @@ func await(ctx context.Context, limit time.Duration, check func(context.Context)
 	return awaitEvery(ctx, pollInterval, limit, check)
 }
 
-// awaitEvery is like await, but with the given interval between two calls.
+// awaitEvery is like await, but waits for the given interval between two calls.
 func awaitEvery(ctx context.Context, interval, limit time.Duration, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %s", limit))
 	defer cancel()

@@ -18,7 +18,7 @@ import (
 
 // build compiles Drover's programs in the same way as "make build", under names that distinguish them from other
 // programs in ps. Go links a program again only if its previous output is missing or outdated. For this reason, the
-// programs are written to the user's cache, which "down" does not remove.
+// programs are written to the user's cache, because "down" does not remove this cache.
 func (d *demo) build(ctx context.Context) (string, error) {
 	version := d.version(ctx)
 	if err := os.MkdirAll(filepath.Dir(d.files.bin(manager)), 0o700); err != nil {

@@ -37,8 +37,8 @@ type step struct {
 	do   func(context.Context) (string, error)
 }
 
-// up starts everything, with the kind of nodes that the user wants. Programs that are already running with the right
-// options are left running.
+// up starts everything. The parameter nodesWanted is the kind of nodes that the user wants. Programs that are already
+// running with the right options are left running.
 func up(ctx context.Context, files layout, nodesWanted string, out *reporter) error {
 	unlock, err := files.lock()
 	if err != nil {

@@ -42,7 +42,7 @@ func (d *demo) installHub(ctx context.Context) (string, error) {
 		"config/policy", "config/roles", "config/rbac")
 }
 
-// applyFolders applies files, and the resources of the kustomizations in folders, with a single command.
+// applyFolders runs a single command that applies files and the resources of the kustomizations in folders.
 func (d *demo) applyFolders(ctx context.Context, files []string, folders ...string) error {
 	paths := slices.Clone(files)
 	for _, folder := range folders {
@@ -101,7 +101,7 @@ func hubURL(port int) string { return "https://" + address(port) }
 // agentURL returns the URL at which agents reach the hub.
 func (d *demo) agentURL() string { return agentURLs(d.state.Nodes, d.state.HubPort)[0] }
 
-// agentURLs returns the hub's URLs, with the URL for agents first. Pods reach ports on the machine's loopback
+// agentURLs returns the hub's URLs. The URL for agents comes first. Pods reach ports on the machine's loopback
 // interface only through the bridge, and the machine itself cannot reach the bridge.
 func agentURLs(nodes string, port int) []string {
 	if nodes == realNodes {
@@ -172,7 +172,7 @@ func (d *demo) hubServes(ctx context.Context, path string) error {
 	return get(ctx, c, d.url()+path)
 }
 
-// hubBundle returns the CA bundle for the hub's port, as PEM.
+// hubBundle returns the PEM-encoded CA bundle for the hub's port.
 func (d *demo) hubBundle(ctx context.Context) ([]byte, error) {
 	secret := &corev1.Secret{}
 	name := types.NamespacedName{Namespace: managerNamespace, Name: trust.AuthoritySecret}

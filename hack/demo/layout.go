@@ -17,7 +17,7 @@ const (
 	member     = "member"
 	manager    = "manager"
 	agent      = "agent"
-	hubAgent   = "agent-hub" // the agent of the hub, which is a member of itself
+	hubAgent   = "agent-hub" // the hub is a member of itself; this is its agent
 	nodes      = "nodes"
 	pod        = "pod"
 	proxy      = "proxy"

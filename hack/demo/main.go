@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo starts a hub and a member on this machine, with the member imported, and removes them again.
+// Command demo starts a hub and an imported member on this machine, and removes them again.
 package main
 
 import (

@@ -48,7 +48,7 @@ func clusterName() types.NamespacedName {
 	return types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: member}
 }
 
-// managed returns the member, and the hub as a member of itself.
+// managed returns the member and the hub, because the hub is a member of itself.
 func (d *demo) managed() []managed {
 	return []managed{
 		{clusterName(), d.member, agent, &d.state.AgentPort},

@@ -66,7 +66,7 @@ func (d *demo) awaitCluster(ctx context.Context, m managed) error {
 	})
 }
 
-// judge reports whether a Cluster is Ready now, and returns the reason in one line.
+// judge reports whether a Cluster is Ready now. It returns the reason in one line.
 func judge(cluster *v1.Cluster) (bool, string) {
 	c := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionReady)
 	if c == nil {
@@ -119,7 +119,8 @@ func (d *demo) writeProxyKubeconfig(ctx context.Context, path string) error {
 	}.write(path)
 }
 
-// summarize prints the running components, as kubectl shows them, and suggestions for what to try next.
+// summarize prints the running components in the form that kubectl shows. It also prints suggestions for what to try
+// next.
 func (d *demo) summarize(ctx context.Context) error {
 	for _, line := range []string{
 		"--kubeconfig .demo/hub.kubeconfig get clusters -A", "--kubeconfig .demo/proxy.kubeconfig get namespaces",

@@ -126,8 +126,8 @@ func (d *demo) awaitMember(ctx context.Context) (_ string, err error) {
 	return "", err
 }
 
-// agentImage returns the name of the agent's image, which changes with the program. It returns "" if agents are
-// processes.
+// agentImage returns the name of the agent's image. The name changes whenever the program changes. agentImage returns
+// "" if agents run as processes.
 func (d *demo) agentImage() (string, error) {
 	if d.state.Nodes != realNodes {
 		return "", nil

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// reporter prints one line for each step, with the time that the step took. It prints the output of the step below
-// this line.
+// reporter prints one line for each step. The line includes the time that the step took. It prints the output of the
+// step below this line.
 type reporter struct {
 	mu   sync.Mutex // guards the following fields; build output comes from other goroutines
 	out  io.Writer

@@ -106,8 +106,8 @@ func (d *demo) readPassword(name string) (string, error) {
 	return strings.TrimSpace(string(content)), err
 }
 
-// plugin runs the demo's kubectl-drover and returns its output, which may contain a password. The error contains its
-// standard error.
+// plugin runs the demo's kubectl-drover and returns its output. The output may contain a password. The error contains
+// its standard error.
 func (d *demo) plugin(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, d.files.bin(plugin), args...)
 	cmd.Dir, cmd.Env = d.files.root, minimalEnvironment()
@@ -144,8 +144,9 @@ func (d *demo) apiServerRuns() bool {
 	return err == nil && slices.Contains(names, hub+"-"+lab.APIServer)
 }
 
-// trustIssuer gives the hub's API server the configuration from the documentation, with the hub's URL and CA, and waits
-// until the API server uses it. The hub must already have keys, because the API server requests them only every 10 s.
+// trustIssuer gives the hub's API server the configuration from the documentation, and waits until the API server uses
+// it. The configuration contains the hub's URL and CA. The hub must already have keys, because the API server requests
+// them only every 10 s.
 func (d *demo) trustIssuer(ctx context.Context) error {
 	err := await(ctx, objectLimit, func(ctx context.Context) error { return d.hubServes(ctx, signin.PathKeys) })
 	if err != nil {
@@ -187,7 +188,8 @@ func (d *demo) trustIssuer(ctx context.Context) error {
 	})
 }
 
-// authenticationConfig returns the documentation's configuration of an API server, with the URL and the CA of a hub.
+// authenticationConfig returns the documentation's API server configuration, in which the hub's URL and CA are filled
+// in.
 func authenticationConfig(source []byte, issuer string, bundle []byte) ([]byte, error) {
 	var config struct {
 		APIVersion string           `json:"apiVersion"`

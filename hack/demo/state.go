@@ -93,7 +93,7 @@ func (s *state) keepPort(port *int, running bool) error {
 	return s.write()
 }
 
-// freePort returns the preferred port if it is free, and any free port otherwise.
+// freePort returns the preferred port if it is free. Otherwise, it returns any free port.
 func freePort(preferred int) (int, error) {
 	listener, err := net.Listen("tcp", address(preferred))
 	if err != nil && preferred != 0 {

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package main is labctl, which builds the lab's programs and runs a control plane manually.
+// Command labctl builds the lab's programs and runs a control plane manually.
 package main
 
 import (

@@ -113,7 +113,7 @@ func copyFile(path, folder string) error {
 	return os.WriteFile(filepath.Join(folder, filepath.Base(path)), content, 0o644)
 }
 
-// writeScript writes the files from the folder offline, with the version and image of this release filled in.
+// writeScript writes the files from the folder offline, and fills in the version and image of this release.
 func (r release) writeScript(dir string) error {
 	entries, err := offlineFiles.ReadDir("offline")
 	if err != nil {

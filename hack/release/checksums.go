@@ -21,7 +21,7 @@ const checksumsFile = "checksums.txt"
 // checksums writes the checksums of all files below dist.
 func (r release) checksums() error { return writeChecksums(r.dist) }
 
-// writeChecksums writes the SHA-256 of all files below a folder, in the format of "sha256sum --check".
+// writeChecksums writes the SHA-256 digests of all files below a folder to a file that "sha256sum --check" accepts.
 func writeChecksums(dir string) error {
 	sums, err := sumsOf(dir, checksumsFile)
 	if err != nil {

@@ -121,7 +121,7 @@ func (r release) imageOf(platform string, files map[string][]byte) (v1.Image, er
 	return mutate.ConfigFile(image, config)
 }
 
-// labels returns the image's labels, which the OCI image specification defines.
+// labels returns the image's labels. The OCI image specification defines these labels.
 func (r release) labels() map[string]string {
 	const prefix = "org.opencontainers.image."
 	labels := map[string]string{
@@ -181,7 +181,7 @@ func writeFile(out *tar.Writer, name string, f file, created time.Time) error {
 	return err
 }
 
-// rootCertificates returns Mozilla's root certificates, in the version that is pinned in go.mod. It skips root
+// rootCertificates returns the version of Mozilla's root certificates that is pinned in go.mod. It skips root
 // certificates that Mozilla trusts only with a constraint, because a PEM file cannot express constraints.
 func rootCertificates() []byte {
 	var out bytes.Buffer
@@ -193,7 +193,7 @@ func rootCertificates() []byte {
 	return out.Bytes()
 }
 
-// reference returns the full name of the image, in the form that container runtimes use.
+// reference returns the full name of the image in the form that container runtimes use.
 func (r release) reference() (string, error) {
 	reference, err := name.ParseReference(r.image)
 	if err != nil {

@@ -28,7 +28,8 @@ func pluginPlatforms() []string {
 // downloads is the base URL of the files of published releases.
 const downloads = "https://github.com/drover-dev/drover/releases/download/"
 
-// plugins writes an archive of the plugin for each platform, and the manifest that krew uses to install the plugin.
+// plugins writes an archive of the plugin for each platform. It also writes the manifest that krew uses to install the
+// plugin.
 func (r release) plugins(ctx context.Context) error {
 	dir := filepath.Join(r.dist, "plugin")
 	work, err := os.MkdirTemp("", "drover-plugin-")

@@ -16,9 +16,9 @@ const (
 	provenanceFile = "provenance.json"
 )
 
-// provenance writes an in-toto statement with SLSA's predicate. It records which files were built, from which commit,
-// and with which settings. It is not signed, because the machine that publishes a release signs it. It contains no
-// time and no machine name, so that two builds produce the same bytes.
+// provenance writes an in-toto statement with SLSA's predicate. It records which files were built, the commit that they
+// were built from, and the settings of the build. It is not signed, because the machine that publishes a release signs
+// it. It contains no time and no machine name, so that two builds produce the same bytes.
 func (r release) provenance() error {
 	sums, err := sumsOf(r.dist, checksumsFile, provenanceFile)
 	if err != nil {

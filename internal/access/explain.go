@@ -26,12 +26,12 @@ type Workspace struct {
 	Now             time.Time
 }
 
-// Place is where an action takes place: in a member and, if it is known, in a project.
+// Place is where an action takes place: in a member, and in a project if the project is known.
 type Place struct {
 	// Cluster is the name of the member.
 	Cluster string
 	// Project is the value of the project label on the action's namespace in the member. If Project is empty, the label
-	// is unknown, and the project whose spec lists the namespace is used instead.
+	// is unknown. The project whose spec lists the namespace is then used instead.
 	Project string
 }
 
@@ -119,7 +119,7 @@ type Missing struct {
 	// ClusterRoleTemplateBinding.
 	RoleTemplate string `json:"roleTemplate,omitempty"`
 	Project      string `json:"project,omitempty"`
-	// Expires is the binding's expiry time, which may be in the past. It is nil if the binding never expires.
+	// Expires is the binding's expiry time. It may be in the past. It is nil if the binding never expires.
 	Expires *metav1.Time `json:"expires,omitempty"`
 	// Err is the reason why a role template or a selector cannot be used.
 	Err error `json:"-"`
@@ -138,7 +138,7 @@ func Explain(w Workspace, user string, groups []string, where Place, what Action
 	return explanation
 }
 
-// WhoCan returns every chain, for any subject, that grants or might grant the action in the given place.
+// WhoCan returns the chains of all subjects that grant or might grant the action in the given place.
 func WhoCan(w Workspace, where Place, what Action) []Chain {
 	return w.ask(func(v1.Subject) bool { return true }, where, what).Chains
 }
@@ -274,8 +274,8 @@ func (w Workspace) decide(c candidate, where Place, what Action) (*Chain, *Missi
 	return lacks(LackRule, nil)
 }
 
-// projectOf returns the project of a namespace in a member. This is the project that the namespace's label names or, if
-// the label is unknown, the oldest project that lists the namespace. A reserved namespace belongs to no project,
+// projectOf returns the project of a namespace in a member. This is the project that the namespace's label names. If
+// the label is unknown, it is the oldest project that lists the namespace. A reserved namespace belongs to no project,
 // regardless of its label.
 func (w Workspace) projectOf(where Place, namespace string) string {
 	switch {

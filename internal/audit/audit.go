@@ -4,8 +4,8 @@
 // Package audit records who did what in which member.
 //
 // Each request is logged as one line of JSON when it ends. A long-running request is also logged when its response
-// starts. Lines pass through a bounded buffer to a single writer. Tokens, and the bodies of objects that contain
-// secrets, are never written.
+// starts. Lines pass through a bounded buffer to a single writer. Tokens are never written. The bodies of objects that
+// contain secrets are never written either.
 package audit
 
 import (
@@ -26,7 +26,7 @@ type Level string
 const (
 	// LevelOff logs nothing.
 	LevelOff Level = "Off"
-	// LevelMetadata logs who did what and when, from which address, and with which result.
+	// LevelMetadata logs who did what, the time, the address of the caller, and the result.
 	LevelMetadata Level = "Metadata"
 	// LevelRequest also logs the bodies of requests, except bodies that contain secrets.
 	LevelRequest Level = "Request"
@@ -48,8 +48,8 @@ type Settings struct {
 	Mode  Mode
 	// Path is the path of the file, or "-" for standard output.
 	Path string
-	// MaxSize is the size, in bytes, at which the file is renamed to Path.1 and a new file is started. Path.1 is
-	// renamed to Path.2, and so on. 0 means no limit.
+	// MaxSize is the size at which the file is renamed to Path.1 and a new file is started, in bytes. Path.1 is renamed
+	// to Path.2, and so on. 0 means no limit.
 	MaxSize int64
 	// MaxBackups is how many renamed files are kept.
 	MaxBackups int

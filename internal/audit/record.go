@@ -21,8 +21,8 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// idHeader is the header with the ID of a request, as in kube-apiserver. The caller may choose the ID. The ID also
-// appears in the response, and in the audit log of the member's API server.
+// idHeader is the header with the ID of a request. kube-apiserver uses the same header. The caller may choose the ID.
+// The ID also appears in the response, and in the audit log of the member's API server.
 const idHeader = "Audit-Id"
 
 // Record collects the data to be logged about a request. Its methods are safe for concurrent use. A nil Record is valid
@@ -45,7 +45,7 @@ func From(ctx context.Context) *Record {
 	return record
 }
 
-// Identified records who sent the request and, unless impersonated is nil, whom the sender impersonates.
+// Identified records who sent the request. Unless impersonated is nil, it also records whom the sender impersonates.
 func (r *Record) Identified(user User, impersonated *User) {
 	r.change(func() {
 		r.event.User, r.event.Impersonated, r.event.Claimed = user.clipped(), impersonated.clipped(), ""
@@ -75,7 +75,7 @@ func (r *Record) About(member string, info request.Info) {
 	})
 }
 
-// Refused records, in one word, why the hub refused the request.
+// Refused records why the hub refused the request. The reason is a single word.
 func (r *Record) Refused(reason string) {
 	r.change(func() { r.event.Reason = clip(reason, maxName) })
 }
@@ -119,7 +119,7 @@ func (l *Log) begin(r *http.Request) *Record {
 	}}
 }
 
-// idOf returns the caller's ID for a request if the ID is well-formed, and otherwise a new ID.
+// idOf returns the caller's ID for a request if the ID is well-formed. Otherwise, it returns a new ID.
 func idOf(h http.Header) string {
 	id := h.Get(idHeader)
 	plain := func(c rune) bool {

@@ -153,7 +153,7 @@ func Body(info request.Info, raw []byte) json.RawMessage {
 	return out
 }
 
-// holdsSecrets reports whether the body of a request may contain secrets, in which case the body must not be logged.
+// holdsSecrets reports whether the body of a request may contain secrets. If so, the body must not be logged.
 func holdsSecrets(info request.Info) bool {
 	return info.Resource == "" || info.Resource == "secrets" || info.Group == "authentication.k8s.io" ||
 		info.Subresource == "token" || info.Subresource == "proxy" || info.Verb == "proxy"
@@ -227,8 +227,8 @@ func fold(key string) string {
 }
 
 // refers reports whether the value of a key that ends in "secret" or "secrets" refers to Secrets, as in a volume or in
-// imagePullSecrets. Such a value is an object or a list of objects, whose own keys are checked. A string is treated as
-// a secret.
+// imagePullSecrets. Such a value is an object or a list of objects. The keys of these objects are checked. A string is
+// treated as a secret.
 func refers(key string, value any) bool {
 	folded := fold(key)
 	if folded == "clientsecret" || !strings.HasSuffix(folded, "secret") && !strings.HasSuffix(folded, "secrets") {

@@ -75,7 +75,7 @@ func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Ho
 	return was != h.Waits()
 }
 
-// Hold is the state of one member after the hub's etcd was restored. It must not be used concurrently.
+// Hold is the state of one member after the hub's etcd was restored. It is not safe for concurrent use.
 type Hold struct {
 	reached    string              // the checkpoint that the agent reported, empty if there is none
 	lost       string              // the checkpoint that needs confirmation, empty if the member is not waiting
@@ -149,7 +149,7 @@ type Difference struct {
 
 func (d *Difference) empty() bool { return len(d.Add)+len(d.Change)+len(d.Remove) == 0 }
 
-// digest returns a digest of all IDs in the difference.
+// digest returns a digest of all IDs in d.
 func (d *Difference) digest() string {
 	hash := sha256.New()
 	for _, ids := range [][]string{d.Add, d.Change, d.Remove} {
@@ -170,7 +170,7 @@ func (d *Difference) Status() *v1.RestoreStatus {
 	}
 }
 
-// Summary returns the number of changes of each kind, as text.
+// Summary returns text that contains the number of changes of each kind.
 func Summary(add, change, remove []string) string {
 	return fmt.Sprintf("%d to add, %d to change, %d to remove", len(add), len(change), len(remove))
 }

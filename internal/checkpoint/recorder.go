@@ -121,7 +121,7 @@ func (l leases) Update(
 	return l.recorder.stored(l.LeaseInterface.Update(ctx, l.recorder.renew(lease), options))
 }
 
-// renew returns a copy of a Lease with one more renewal in its history, if this process is about to hold the Lease.
+// If this process is about to hold a Lease, renew returns a copy of the Lease with one more renewal in its history.
 func (r *Recorder) renew(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	if holder := lease.Spec.HolderIdentity; holder == nil || *holder == "" {
 		return lease
@@ -170,8 +170,8 @@ func HeldUntil(lease *coordinationv1.Lease, renewed time.Time) time.Time {
 	return renewed.Add(time.Duration(*duration) * time.Second)
 }
 
-// sighting is a version of the Lease, and the time when this version expires. The time is measured with this replica's
-// clock, because the leader's clock may differ.
+// sighting records a version of the Lease and the time when this version expires. The time is measured with this
+// replica's clock, because the leader's clock may differ.
 type sighting struct {
 	version string
 	until   time.Time
@@ -184,8 +184,8 @@ func (r *Recorder) sight(lease *coordinationv1.Lease) {
 	}
 }
 
-// Led reports whether, as far as this replica knows, any replica is the leader. Without leader election, this replica
-// is the leader.
+// Led reports whether this replica knows of a leader among the replicas. Without leader election, this replica is the
+// leader.
 func (r *Recorder) Led() bool {
 	if r == nil {
 		return true

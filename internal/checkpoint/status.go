@@ -28,11 +28,11 @@ func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy 
 	return Policy{Current: r.Current, Rules: rules, Lost: lost}
 }
 
-// Lost returns the checkpoint of a Cluster's or Host's agent if the hub does not remember it, and otherwise an empty
-// string. confirmed reports whether an administrator has confirmed the hub's changes in that member or host. The
-// argument "waits" comes from the object's status, and "has" is the checkpoint that the agent reports. An object that
-// waits for confirmation continues to wait even if the agent loses the checkpoint, or if the history no longer reaches
-// back to it.
+// Lost returns the checkpoint of a Cluster's or Host's agent if the hub does not remember this checkpoint. Otherwise,
+// it returns an empty string. confirmed reports whether an administrator has confirmed the hub's changes in that member
+// or host. The argument "waits" comes from the object's status, and "has" is the checkpoint that the agent reports. An
+// object that waits for confirmation continues to wait even if the agent loses the checkpoint, or if the history no
+// longer reaches back to it.
 func Lost(
 	object metav1.Object, waits *v1.RestoreStatus, has string, forgot func(string) bool,
 ) (lost string, confirmed bool) {

@@ -45,7 +45,8 @@ func (a Agent) Defaults() v1.Agent {
 // recognize it as a host.
 var aRegistry = regexp.MustCompile(`^(localhost|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+:[0-9]+|\[[0-9A-Fa-f:]+\](:[0-9]+)?)(/[a-z0-9._/-]+)?$`)
 
-// validate calls add for each error in the section, with a field, a format and arguments.
+// validate calls add for each error in the section. The arguments of add are a field, a format and the arguments of the
+// format.
 func (a Agent) validate(add func(field, format string, args ...any)) {
 	if a.Registry != "" && !aRegistry.MatchString(a.Registry) {
 		add("agent.registry", "%q is not of the form host[:port][/folder], with a dot or a port in the host", a.Registry)

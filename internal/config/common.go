@@ -22,7 +22,7 @@ type Program struct {
 	// publishes, such as its CA. Default: "drover-system" for the manager, and the provisioner's own namespace for the
 	// provisioner.
 	Namespace string `json:"namespace,omitempty"`
-	// Health is the port for the kubelet's probes, without TLS. Default: ":8081".
+	// Health is the port for the kubelet's probes. It does not use TLS. Default: ":8081".
 	Health Port `json:"health,omitempty"`
 	// Metrics is the HTTPS port for scrapers. Default: ":8445".
 	Metrics Port `json:"metrics,omitempty"`
@@ -38,8 +38,8 @@ func (p *Program) SetDefaults() {
 	p.LeaderElection.SetDefaults()
 }
 
-// Validate returns all errors in a file of the given kind. It calls the function rest, which reports the errors in the
-// program's own fields.
+// Validate returns all errors in a file of the given kind. The function rest reports the errors in the program's own
+// fields.
 func (p *Program) Validate(kind string, rest func(add func(field, format string, args ...any))) error {
 	var errs []error
 	add := func(field, format string, args ...any) {

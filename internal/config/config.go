@@ -57,7 +57,7 @@ type Channels struct {
 type Server struct {
 	// Listen is the address of the port. Default: ":8443".
 	Listen string `json:"listen,omitempty"`
-	// URLs are the base URLs at which agents and users reach the hub, with the preferred URL first. Only https is
+	// URLs are the base URLs at which agents and users reach the hub. The preferred URL comes first. Only https is
 	// allowed. All URLs are announced to the agents. At least one URL is required.
 	URLs []string `json:"urls"`
 	// TLSSecretName names a Secret in Namespace (tls.crt, tls.key, optional ca.crt). The hub serves the certificate in

@@ -24,8 +24,8 @@ type Drain struct {
 // Sessions. Ten thousand agents need most of this time.
 const MoveTime = time.Minute
 
-// drainMargin is the time for the remaining steps of a shutdown, in which controllers stop, the Lease is released and
-// connections are closed.
+// drainMargin is the time for the remaining steps of a shutdown. In these steps, controllers stop, the Lease is
+// released and connections are closed.
 const drainMargin = 10 * time.Second
 
 // Timeout returns the maximum duration of a shutdown.

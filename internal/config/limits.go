@@ -11,8 +11,8 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// Limits restricts users' requests to one replica, and the resources that a workspace can use. The defaults are
-// suitable for a replica with 1 GiB of memory.
+// Limits restricts users' requests to one replica. It also restricts the resources that a workspace can use. The
+// defaults are suitable for a replica with 1 GiB of memory.
 type Limits struct {
 	// Short limits requests that end with their response. Defaults: user 100, member 250, all 2000.
 	Short RequestLimits `json:"short,omitempty"`

@@ -81,11 +81,11 @@ func isConflict(fields []zapcore.Field) bool {
 // defaultSampleRatio suits a busy hub. To diagnose a problem, the ratio can temporarily be set to 1.
 const defaultSampleRatio = 0.01
 
-// Tracing configures the OpenTelemetry spans of users' requests, which are sent to a collector.
+// Tracing configures the OpenTelemetry spans of users' requests. The spans are sent to a collector.
 type Tracing struct {
 	// Endpoint is the base URL of a collector that accepts OTLP over HTTP (JSON), such as http://otel-collector:4318.
-	// The path /v1/traces is appended. Default: none, which turns tracing off. Request headers, which can contain
-	// credentials, come from the environment variable OTEL_EXPORTER_OTLP_HEADERS. The collector's CA comes from
+	// The path /v1/traces is appended. Default: none. Without an endpoint, tracing is off. Request headers can contain
+	// credentials. They come from the environment variable OTEL_EXPORTER_OTLP_HEADERS. The collector's CA comes from
 	// OTEL_EXPORTER_OTLP_CERTIFICATE.
 	Endpoint string `json:"endpoint,omitempty"`
 	// SampleRatio is the share of requests that are traced, from 0 to 1. Default: 0.01.

@@ -28,7 +28,8 @@ func (p Peers) Enabled() bool { return p.Service != "" || len(p.Addresses) > 0 }
 
 func (p *Peers) setDefaults() { setDefault(&p.Listen, ":8444") }
 
-// validate calls add for each error in the section, with a field, a format and arguments.
+// validate calls add for each error in the section. The arguments of add are a field, a format and the arguments of the
+// format.
 func (p *Peers) validate(add func(field, format string, args ...any)) {
 	if _, _, err := net.SplitHostPort(p.Listen); err != nil {
 		add("peers.listen", "want host:port or :port: %w", err)

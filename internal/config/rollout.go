@@ -22,17 +22,17 @@ const maxWaves = 16
 type Rollout struct {
 	// Paused prevents further agents from starting an upgrade. Default: false.
 	Paused bool `json:"paused,omitempty"`
-	// MaxConcurrentClusters is the maximum number of agents that are upgraded at the same time, as a number or as a
+	// MaxConcurrentClusters is the maximum number of agents that are upgraded at the same time. It is a number or a
 	// percentage of all agents (such as "10%", rounded up). Default: 10%.
 	MaxConcurrentClusters *intstr.IntOrString `json:"maxConcurrentClusters,omitempty"`
-	// MaxFailedClusters is how many agents may fail before the rollout stops, as a number or as a percentage (rounded
+	// MaxFailedClusters is how many agents may fail before the rollout stops. It is a number or a percentage (rounded
 	// down). The limit applies to each workspace separately. A workspace that reaches it does not hold back other
 	// workspaces. The limit also applies to all Clusters together, except those in the workspace with the most
 	// failures. Default: 1%.
 	MaxFailedClusters *intstr.IntOrString `json:"maxFailedClusters,omitempty"`
-	// Waves start one after the other. Clusters that are in none of the waves form the last wave. Default: 1% of all
-	// Clusters, 10% of the others, and then the rest, with pauses of 10 minutes in between. If the list is empty, all
-	// Clusters form a single wave.
+	// Waves start one after the other. Clusters that are in none of the waves form the last wave. By default, the first
+	// wave contains 1% of all Clusters, the second wave 10% of the other Clusters, and the last wave the rest, and
+	// there is a pause of 10 minutes between two waves. If the list is empty, all Clusters form a single wave.
 	Waves []Wave `json:"waves"`
 	// Window is the time window in which agents may start an upgrade. Default: always open.
 	Window *v1.TimeWindow `json:"window,omitempty"`

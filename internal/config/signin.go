@@ -42,7 +42,7 @@ func (s *SignIn) setDefaults() {
 // Tokens configures the tokens that users create for scripts.
 type Tokens struct {
 	// MaxTTL is the maximum lifetime of a token. Reducing it also shortens the lifetime of existing tokens. Default:
-	// 2160h, which is 90 days.
+	// 2160h (90 days).
 	MaxTTL metav1.Duration `json:"maxTTL,omitempty"`
 }
 

@@ -32,7 +32,7 @@ const maxProfileLabels = 400
 
 // trim is a cache transform. It removes the managed fields of objects. From objects of Drover's kinds, it also removes
 // the metadata that the manager does not read, because users can give an object more than a megabyte of metadata. The
-// drover-cluster-metadata policy limits the labels and finalizers of a Cluster, which are kept.
+// drover-cluster-metadata policy limits the labels and finalizers of a Cluster, because these are kept.
 func trim(object any) (any, error) {
 	object, err := cache.TransformStripManagedFields()(object)
 	if err != nil {

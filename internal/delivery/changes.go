@@ -81,8 +81,8 @@ func (g *guarded) drop(m *member) {
 	}
 }
 
-// look reads a member's connection, and the profile in its Cluster's spec. If either has changed, look queues the
-// member's sets and notifies the owners of sets that the member lacks.
+// look reads a member's connection and the profile in the spec of the member's Cluster. If either has changed, look
+// queues the member's sets and notifies the owners of sets that the member lacks.
 func (g *guarded) look(m *member) {
 	if g.queue == nil {
 		return

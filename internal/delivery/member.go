@@ -190,7 +190,7 @@ func (m *member) next(id string, r rule) *set.Set {
 // failure describes why a set was not delivered.
 type failure struct {
 	count   int
-	refused bool // set if the agent rejected the set, in which case a retry is unlikely to help
+	refused bool // set if the agent rejected the set; a retry is then unlikely to help
 	lost    bool // set if the agent had the set and reports that it no longer has it
 	message string
 	retryAt time.Time

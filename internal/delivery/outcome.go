@@ -49,9 +49,9 @@ const (
 type Outcome struct {
 	Cluster string
 	Stage   Stage
-	// Reason is the reason of the Ready condition, for Failed and Refused.
+	// Reason is the reason of the Ready condition. It is set for Failed and Refused.
 	Reason string
-	// Failures are the objects that failed, for Failed and Refused.
+	// Failures are the objects that failed. It is set for Failed and Refused.
 	Failures []v1.Failure
 	// Namespaces, Short and Spent are copied from the agent's report about the namespaces for which the set is
 	// expanded.
@@ -189,7 +189,8 @@ func refusalText(reason string) string {
 // wholeSet is the object name for a failure that affects all objects of a set.
 const wholeSet = "set"
 
-// Explain describes a failure in one sentence, with the reason and, unless the failure affects all objects, the object.
+// Explain describes a failure in one sentence. The sentence contains the reason. It also names the object, unless the
+// failure affects all objects.
 func Explain(f v1.Failure) string {
 	if f.Object == wholeSet {
 		return f.Message

@@ -10,8 +10,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// owners holds the hub objects that own sets, and the owners that are expected to declare sets. The Store's lock
-// protects it.
+// owners holds the hub objects that own sets. It also holds the owners that are expected to declare sets. The Store's
+// lock protects it.
 type owners struct {
 	all map[Key]*owner
 	// expected contains the owners for which Replace has not been called yet. It is nil until Expect is called.
@@ -59,7 +59,7 @@ func (o *owners) get(key Key) *owner {
 	return found
 }
 
-// content returns the content of a set, which is shared by all members to which the owner's set is delivered. shared
+// content returns the content of a set. All members to which the owner's set is delivered share this content. shared
 // contains the sets that the current call to Replace has already seen, by digest.
 func (o *owner) content(s *set.Set, shared map[string]content) content {
 	for _, known := range []map[string]content{shared, o.sets} {
@@ -162,15 +162,15 @@ func size(s *set.Set) int {
 	return len(s.JSON())
 }
 
-// content is a set that an owner requires, together with the state of a member that has applied it without problems.
-// All members share the same content.
+// content is a set that an owner requires, together with the state of a member that has applied the set without
+// problems. All members share the same content.
 type content struct {
 	set     *set.Set
 	applied *protocol.SetState
 }
 
 // share returns the state to keep for a state that an agent reported. If the agent reports nothing except that the set
-// is applied, share returns the shared state, which saves memory.
+// is applied, share saves memory by returning the shared state.
 func (c content) share(s *protocol.SetState) *protocol.SetState {
 	if c.set != nil && s.Digest == c.set.Digest && s.Phase == protocol.SetApplied && s.Message == "" &&
 		len(s.Objects) == 0 && s.Failed == 0 && s.Namespaces == 0 && len(s.Short) == 0 {

@@ -35,8 +35,8 @@ const (
 	workers = 512
 	// slowSend is how long a worker waits for a send. A send that takes longer continues without a worker.
 	slowSend = 500 * time.Millisecond
-	// maxSlowSends is the maximum number of sends in progress to an unresponsive member, while one of them takes longer
-	// than slowSend. With this limit, 1,000 such members occupy the workers for seconds rather than minutes.
+	// While a send to a member takes longer than slowSend, maxSlowSends is the maximum number of sends in progress to
+	// that member. With this limit, 1,000 unresponsive members occupy the workers for seconds rather than minutes.
 	maxSlowSends = 8
 	// maxMemberSends is the maximum number of sends in progress to one member. An agent with many sets responds to most
 	// sends only after it has applied the sets. The agent also has a limit of its own.
@@ -46,7 +46,7 @@ const (
 	maxMemberBytes = 4 << 20
 )
 
-// target identifies a set in a member, which is the unit that the store reconciles.
+// target identifies a set in a member. The store reconciles one target at a time.
 type target struct {
 	member types.NamespacedName
 	id     string
@@ -121,7 +121,8 @@ func (d *Store) reconcile(_ context.Context, t target) (reconcile.Result, error)
 	return reconcile.Result{}, nil
 }
 
-// startSend starts a send if one is due. Otherwise it returns nil and, after a failure, the time to wait.
+// startSend starts a send if one is due. If no send is due, it returns nil. If the last send has failed, it also
+// returns the time to wait.
 func (d *Store) startSend(t target) (*sending, time.Duration) {
 	g := d.lock()
 	defer d.unlock()
@@ -229,7 +230,7 @@ func (d *Store) send(m *member, s *sending) {
 	if !m.forgotten {
 		g.sent(m, s, state, err)
 	}
-	g.enqueue(m, s.id) // the send may have failed, or the required set may have changed
+	g.enqueue(m, s.id) // the send may have failed; the required set may have changed
 	g.resume(m)
 	g.drop(m)
 }

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package delivery compares the sets that each member should have with the sets that it has, and sends the difference.
+// Package delivery compares the sets that each member should have with the sets that it has, and sends the changes.
 //
 // A Store runs on the leading manager. It is a controller in which each request consists of a member and a set ID. It
 // sends nothing to a disconnected member. When the member connects, the store queues the member's sets.
@@ -42,8 +42,8 @@ type Options struct {
 	State func(member types.NamespacedName) members.State
 	// Leading returns a transport to the agent replica that accepts a member's sets.
 	Leading func(member types.NamespacedName) (http.RoundTripper, error)
-	// Leaving reports whether a member's Cluster is being deleted or no longer exists, in which case nothing more is
-	// sent to the member. If Leaving is nil, no Cluster counts as leaving.
+	// Leaving reports whether a member's Cluster is being deleted or no longer exists. If so, nothing more is sent to
+	// the member. If Leaving is nil, no Cluster counts as leaving.
 	Leaving func(context.Context, types.NamespacedName) bool
 	// ReadOnly reports whether the spec of a member's Cluster has the ReadOnly profile. If so, nothing is delivered,
 	// regardless of the agent's reports, and existing sets are removed. Store.Changed must be called when the profile
@@ -70,21 +70,21 @@ type Observer struct {
 	Awaited func([]Key)
 }
 
-// Deliverer delivers sets to members and reports their outcomes. A Store implements it.
+// Deliverer delivers sets to members and reports the outcomes. A Store implements it.
 type Deliverer interface {
 	Replace(Key, map[types.NamespacedName]*set.Set)
 	Outcomes(id string, members []types.NamespacedName) []Outcome
 }
 
-// Store holds the sets that each member should have and the sets that it has, and sends the difference after Start. Its
-// methods can be called concurrently.
+// Store holds the sets that each member should have and the sets that it has, and sends the changes once Start has been
+// called. It is safe for concurrent use.
 type Store struct {
 	Options
 	ctx   context.Context // the context of all sends; stop cancels it
 	stop  context.CancelFunc
 	sends sync.WaitGroup
 
-	// mu guards state, which is used only between calls to lock and unlock. The lock is never held during I/O.
+	// mu guards state. state is used only between calls to lock and unlock. The lock is never held during I/O.
 	mu    sync.Mutex
 	state guarded
 }

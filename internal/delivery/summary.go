@@ -39,7 +39,7 @@ type Summary struct {
 	Reason  string
 	Message string
 	Stalled bool
-	// Incomplete describes the Complete condition, which covers all members, including disconnected members.
+	// Incomplete describes the Complete condition. This condition covers all members, including disconnected members.
 	Incomplete Incomplete
 	// Refused is true if the hub itself refuses to deliver the object or a part of it.
 	Refused bool
@@ -119,8 +119,8 @@ func (v Summary) Urgent(observed bool, was *v1.ClusterCount) bool {
 	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
 }
 
-// Refuse replaces the summary with the reason why an object is not delivered, or not delivered completely, to the given
-// number of members.
+// Refuse replaces the summary with the reason why an object cannot be delivered completely to the given number of
+// members.
 func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
 	v.Ready, v.Reason, v.Message, v.Stalled, v.Refused, v.Unreported, v.Since, v.Busy, v.Incomplete =
 		false, reason, message, stalled, true, false, time.Time{}, time.Time{}, Incomplete{}
@@ -226,7 +226,8 @@ func rank(reason string) int {
 	}, reason)
 }
 
-// firstFailures returns the first failures, sorted by cluster and object, with at most one for each object.
+// firstFailures returns the first failures, sorted by cluster and object. It returns at most one failure for each
+// object.
 func firstFailures(all []v1.Failure) []v1.Failure {
 	slices.SortStableFunc(all, func(a, b v1.Failure) int {
 		return cmp.Or(strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Object, b.Object))

@@ -26,7 +26,7 @@ type Audiences struct {
 	// Hub holds the base URLs of the hub, without a trailing slash. Each URL is an audience.
 	Hub []string
 	// Clusters is the path between a URL in Hub and <namespace>/<name>. Together, the three parts form the member's
-	// audience, which is also the member's server in a kubeconfig.
+	// audience. The audience is also the member's server in a kubeconfig.
 	Clusters string
 	// Member returns the destination of a request: the member's <namespace>/<name>, Local, or an empty string for all
 	// other paths.
@@ -90,9 +90,9 @@ func (a Audiences) Narrow(r *http.Request, audiences []string) error {
 	return a.admit(r, known)
 }
 
-// Named returns the path of the one member that is named by the audiences in a request's token, without a trailing
-// slash. It returns an empty string if the audiences name no member, or more than one. The token is not verified, so
-// the result shows only the client's intention.
+// If the audiences in a request's token name exactly one member, Named returns this member's path without a trailing
+// slash. Otherwise, Named returns an empty string. The token is not verified, so the result shows only the client's
+// intention.
 func (a Audiences) Named(r *http.Request) string {
 	token, err := Token(r)
 	if err != nil {

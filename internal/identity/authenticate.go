@@ -28,8 +28,8 @@ const (
 	rejectedFor = 2 * time.Second
 )
 
-// Authenticator identifies callers by their bearer tokens. Use NewAuthenticator to create it. It can be used
-// concurrently.
+// Authenticator identifies callers by their bearer tokens. Use NewAuthenticator to create it. It is safe for concurrent
+// use.
 type Authenticator struct {
 	reviews   authenticationv1client.TokenReviewInterface
 	audiences Audiences

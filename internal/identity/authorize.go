@@ -61,7 +61,7 @@ type Access struct {
 	known   *decision.Cache[bool]
 }
 
-// NewAccess returns an Access, which caches a granted right for 10 s and a denied right for 5 s.
+// NewAccess returns an Access. It caches a granted right for 10 s and a denied right for 5 s.
 func NewAccess(reviews authorizationv1client.SubjectAccessReviewInterface) *Access {
 	return &Access{reviews: reviews, known: decision.New[bool]()}
 }
@@ -77,8 +77,8 @@ func (a *Access) ClusterProxy(ctx context.Context, id Identity, cluster types.Na
 	})
 }
 
-// Watch reports whether a user may watch a Drover resource on the hub, in one namespace, or in all namespaces if the
-// namespace is empty.
+// Watch reports whether a user may watch a Drover resource in a namespace of the hub. An empty namespace means all
+// namespaces.
 func (a *Access) Watch(ctx context.Context, id Identity, resource, namespace string) (bool, error) {
 	return a.allowed(ctx, id, id.Digest("watch", resource, namespace), authorizationv1.SubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{

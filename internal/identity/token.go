@@ -26,9 +26,9 @@ const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
 const headerProtocol = "Sec-Websocket-Protocol"
 
-// Token returns the bearer token of a request, from its only Authorization header or from a subprotocol of a WebSocket.
-// It ignores cookies and the query. Unless there is exactly one well-formed token, it returns a refusal with status
-// 401.
+// Token returns the bearer token of a request. The token comes from the request's only Authorization header or from a
+// subprotocol of a WebSocket. It ignores cookies and the query. Unless there is exactly one well-formed token, it
+// returns a refusal with status 401.
 func Token(r *http.Request) (string, error) {
 	token, err := token(r)
 	switch {

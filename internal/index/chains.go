@@ -40,7 +40,7 @@ func Enqueue(reader client.Reader, lookup Lookup) handler.EventHandler {
 }
 
 // Changed passes events that can affect other objects, and ignores changes to a status. If an object is deleted and
-// created again while the watch is interrupted, the event is an update with a different UID, which is also passed.
+// created again while the watch is interrupted, the event is an update with a different UID. This event is also passed.
 var Changed = predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
 })
@@ -58,8 +58,8 @@ func ClusterTo[T targeted](
 	return names(found), err
 }
 
-// ClusterToPlans returns the Plans that target a Cluster, and the Plans that have a claim on the Cluster, even if those
-// Plans no longer exist.
+// ClusterToPlans returns the Plans that target a Cluster. It also returns the Plans that have a claim on the Cluster,
+// even if those Plans no longer exist.
 func ClusterToPlans(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
 	found, err := ClusterTo[*v1.Plan](ctx, reader, cluster)
 	for key := range cluster.GetAnnotations() {

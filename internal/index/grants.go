@@ -25,7 +25,7 @@ import (
 // errNotSynced is returned while the cache may still lack bindings.
 var errNotSynced = errors.New("look up bindings: not all bindings have been read yet")
 
-// Principals are a user and their groups, with the names that bindings use.
+// Principals are a user and their groups. They have the names that bindings use.
 type Principals struct {
 	User   string
 	Groups []string
@@ -40,7 +40,7 @@ func (p Principals) subjects() []v1.Subject {
 	return subjects
 }
 
-// Grants finds the bindings that give users access to Clusters. It may be used concurrently.
+// Grants finds the bindings that give users access to Clusters. It is safe for concurrent use.
 //
 // Every request to a member looks up the user and each of their groups, so Grants uses the indexes of the informers.
 // Listing the objects in a cache would take as long as everything else that the hub does for a small request.
@@ -180,9 +180,9 @@ func (g *Grants) target(ctx context.Context, b v1.Binding) (*v1.ClusterTarget, e
 	return nil, nil
 }
 
-// Named returns the given groups that bindings in any workspace name, without duplicates. A token that cannot hold all
-// groups contains the first ones. For this reason, the groups of different workspaces alternate, so that a workspace
-// whose bindings name many groups cannot crowd out other workspaces.
+// Named returns the given groups that bindings in any workspace name. The result contains no duplicates. A token that
+// cannot hold all groups contains the first ones. For this reason, the groups of different workspaces alternate, so
+// that a workspace whose bindings name many groups cannot crowd out other workspaces.
 func (g *Grants) Named(groups []string) ([]string, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced
@@ -200,7 +200,7 @@ func (g *Grants) Named(groups []string) ([]string, error) {
 	return inTurn(named), nil
 }
 
-// naming returns the workspaces in which a binding names a group, without duplicates.
+// naming returns the workspaces in which a binding names a group. The result contains no duplicates.
 func (g *Grants) naming(group string) ([]string, error) {
 	var workspaces []string
 	for _, index := range []toolscache.SharedIndexInformer{g.clusters, g.projects} {

@@ -87,14 +87,14 @@ type SecretTooLargeError struct {
 	Size int
 }
 
-// Error returns a message with the size and the limit.
+// Error returns a message that contains the size and the limit.
 func (e *SecretTooLargeError) Error() string {
 	return fmt.Sprintf("it has %d KiB of data and labels, but at most %d KiB can be copied: split it",
 		e.Size>>10, MaxSecretData>>10)
 }
 
-// SecretReader reads the Secrets that users label for projects and plans. List returns Secrets from the cache, without
-// their content. Get returns a Secret with its content, or a SecretTooLargeError.
+// SecretReader reads the Secrets that users label for projects and plans. List returns Secrets from the cache. It does
+// not return their content. Get returns a Secret with its content, or a SecretTooLargeError.
 type SecretReader struct {
 	// Reader is a cache whose transform is SecretOutline.
 	client.Reader

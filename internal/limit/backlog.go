@@ -30,7 +30,7 @@ type Backlog struct {
 	held       int64      // total size of the windows of all writes in progress
 	members    map[string]*held
 	workspaces map[string]*held
-	writes     *list.List // *Flow values with a write in progress, with the oldest first
+	writes     *list.List // *Flow values with a write in progress, oldest first
 	timer      *time.Timer
 }
 
@@ -40,7 +40,7 @@ type held struct {
 	flows int
 }
 
-// Flow is one response to a user. Its methods, except Close, must not be called concurrently.
+// Flow is one response to a user. Its methods, except Close, are not safe for concurrent use.
 type Flow struct {
 	backlog           *Backlog
 	from              Origin

@@ -19,7 +19,8 @@ import (
 
 // Bounds are the limits of a Gate. For seats, zero means no limit. For the queue, zero means that no request can wait.
 type Bounds struct {
-	// User, Member and All limit the seats that are taken at the same time, by one user, for one member, and in total.
+	// User, Member and All limit how many seats may be taken at the same time: by one user, for one member, and in
+	// total.
 	User, Member, All int
 	// Queue and QueueUser limit how many requests may wait at the same time, in total and from one user.
 	Queue, QueueUser int
@@ -67,7 +68,7 @@ func (e *FullError) Error() string {
 type Observer struct {
 	// Queued is called with the time that a request has waited, whether or not it got a seat.
 	Queued func(d time.Duration)
-	// Refused is called each time a request gets no seat, with the limit that was reached.
+	// Refused is called each time a request gets no seat. Its argument is the limit that was reached.
 	Refused func(Scope)
 }
 
@@ -108,7 +109,7 @@ type Seat struct {
 	released     atomic.Bool
 }
 
-// NewGate returns a gate with all seats free.
+// NewGate returns a Gate in which all seats are free.
 func NewGate(bounds Bounds, observer Observer) *Gate {
 	return &Gate{bounds: bounds, observer: observer, users: map[string]*share{}, members: map[string]*share{}}
 }
@@ -247,8 +248,8 @@ func (g *Gate) enqueue(user, member *share) (*waiter, bool) {
 	return w, true
 }
 
-// dequeue removes the nth waiter of a user. The caller must then either give the waiter a seat or call forget for its
-// shares.
+// dequeue removes the nth waiter of a user. The caller must then either give the waiter a seat or call forget for the
+// waiter's shares.
 func (g *Gate) dequeue(w *waiter, n int) {
 	w.user.queue = slices.Delete(w.user.queue, n, n+1)
 	g.waiting--

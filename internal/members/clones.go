@@ -23,7 +23,7 @@ import (
 var ErrClones = errors.New("two clusters have the identity of this member")
 
 // ErrUndecided is returned when two of a member's agents claim to be the leader, and the hub does not know yet whether
-// they belong to the same cluster.
+// these agents belong to the same cluster.
 var ErrUndecided = errors.New(
 	"two agents report that they lead, and the hub does not know yet whether they belong to the same cluster")
 
@@ -194,7 +194,7 @@ func (l *leaders) examine(name types.NamespacedName, m *member) bool {
 }
 
 // askTerms queries each of a member's agent processes twice for its current term. It completes the first round of
-// queries before it starts the second. It skips processes of older versions, which do not support the query.
+// queries before it starts the second. It skips processes of older versions, because they do not support the query.
 func (l *leaders) askTerms(name types.NamespacedName) []sighting {
 	ways := l.instances(name)
 	var seen []sighting

@@ -62,8 +62,8 @@ func (s *Followers) followFarLocked(name types.NamespacedName) {
 	})
 }
 
-// farLeader returns the route to the agent that claims to be the leader, if its tunnel ends at another replica.
-// Otherwise it returns an empty route. table.mu must be held.
+// farLeader returns the route to the agent that claims to be the leader. If this agent's tunnel does not end at another
+// replica, farLeader returns an empty route. table.mu must be held.
 func (m *member) farLeader() route {
 	if len(m.remote) == 0 {
 		return route{}

@@ -13,7 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Limits on a Record. They are needed because a Record comes from another replica, which may run a different version.
+// Limits on a Record. They are needed because a Record comes from another replica, and that replica may run a different
+// version.
 const (
 	maxTunnels = 16
 	maxText    = 1 << 10
@@ -78,8 +79,8 @@ func (r *Record) Bound() {
 }
 
 // notAfter replaces times in the future with the current time. Such times occur when the other replica's clock is
-// ahead. If they were not replaced, a caller that waits for a fixed time after a loss would also wait for the
-// difference between the clocks.
+// ahead. If they were not replaced, a caller that waits for a fixed time after a loss would wait longer by the
+// difference between the two replicas' clocks.
 func (r *Record) notAfter(now time.Time) {
 	if r.Loss != nil && r.Loss.At.After(now) {
 		loss := *r.Loss
@@ -140,7 +141,7 @@ type Feed struct {
 	dirty   map[types.NamespacedName]struct{} // guarded by table.mu
 }
 
-// Feed returns a new feed, which first reports all members. The caller must close it.
+// Feed returns a new feed. The feed first reports all members. The caller must close it.
 func (r *Replicas) Feed() *Feed {
 	f := &Feed{notices: r.notices, wake: make(chan struct{}, 1), dirty: map[types.NamespacedName]struct{}{}}
 	r.table.mu.Lock()

@@ -54,7 +54,7 @@ func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
 	for range maxAsked {
 		next, kin, err := l.transports.leader(l.name, tried)
 		if errors.Is(err, errTried) || errors.Is(err, ErrNotConnected) {
-			break // return the cause of the last attempt, which is more informative
+			break // the cause of the last attempt is more informative
 		} else if err != nil {
 			return nil, err
 		}

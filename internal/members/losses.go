@@ -31,8 +31,8 @@ func AdmissionTime(agents int) time.Duration {
 // therefore does not look like many members. losses is guarded by table.mu.
 type losses struct {
 	admitted time.Time // when the queue will be empty
-	// many is the time at which the queue was expected to be empty, as of the latest loss of a member that was one of
-	// many. It is zero if no such loss has occurred.
+	// many is set when a lost member makes the queue longer than manyTime. It is the time at which the queue was then
+	// expected to be empty. It is zero if the queue has never been that long.
 	many time.Time
 }
 
@@ -42,7 +42,7 @@ func (l *losses) lost(now time.Time) {
 		l.admitted = now
 	}
 	l.admitted = l.admitted.Add(AdmissionTime(1))
-	// Returning members shorten the queue, but not the time allowed for the others.
+	// Members that reconnect shorten the queue, but not the time allowed for members that are still lost.
 	if l.admitted.Sub(now) > manyTime && l.admitted.After(l.many) {
 		l.many = l.admitted
 	}

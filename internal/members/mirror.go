@@ -13,7 +13,7 @@ import (
 
 // Mirror holds the most recently reported state of another replica's members. Its owner calls Begin, and then Update
 // and Complete as reports arrive. When the replica cannot be reached, the owner calls Detach, and then either Begin
-// again or Close. The methods of a Mirror must not be called concurrently.
+// again or Close. A Mirror is not safe for concurrent use.
 type Mirror struct {
 	table   *table
 	notices *Notices
@@ -46,8 +46,8 @@ func (r *Replicas) Mirror(replica string) *Mirror {
 	return &Mirror{table: r.table, notices: r.notices, replica: replica, rounds: map[types.NamespacedName]int{}}
 }
 
-// Begin records that the replica can be reached through the function via, which must not block, and that it is starting
-// to report its members. Complete then removes the members that the replica has not reported again.
+// Begin records that the replica can be reached through the function via, and that it is starting to report its
+// members. via must not block. Complete then removes the members that the replica has not reported again.
 func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
 	m.table.mu.Lock()
 	defer m.table.mu.Unlock()

@@ -42,8 +42,8 @@ const (
 // the current tunnel. The agents may continue to use the current tunnel for the duration keep. Move asks them no
 // faster than the other replicas can accept them. It returns how many agents have moved and how many have stayed.
 //
-// An agent counts as having stayed if it did not respond, if it does not support the request, or if it had not moved by
-// the time when ctx ended or no agent had moved for 10 s.
+// An agent counts as having stayed if it did not respond, if it does not support the request, or if it had not moved
+// before Move returned. Move returns when ctx ends or when no agent has moved for 10 s.
 func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed int) {
 	sessions := t.open()
 	limiter := rate.NewLimiter(rate.Limit(movesPerCore*runtime.GOMAXPROCS(0)), moveBurst)

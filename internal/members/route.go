@@ -11,15 +11,15 @@ import (
 // route is an open tunnel from a member. The tunnel ends at this replica or at another one.
 type route struct {
 	id        string
-	instance  string // the agent's instance name, which may be empty
+	instance  string // the agent's instance name; may be empty
 	epoch     int64
 	nodeAgent bool              // set for a node agent
 	hop       bool              // set if the tunnel ends at another replica
 	carrier   http.RoundTripper // nil if the replica that holds the tunnel cannot be reached
 }
 
-// best returns the best route whose ID is not in the list tried, which contains the routes on which the request could
-// not be sent. It returns false if there is no such route.
+// best returns the best route whose ID is not in the list tried. This list contains the routes on which the request
+// could not be sent. It returns false if there is no such route.
 //
 // Only the newest tunnel of each agent process counts, no matter where the tunnel ends, because the agent will soon
 // close its older tunnels. Pods of the agent's Deployment are preferred to node agents. Among these, tunnels that end

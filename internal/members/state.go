@@ -113,7 +113,8 @@ func (all *States) State(name types.NamespacedName) State {
 	return state
 }
 
-// agentState is the report that an agent has sent through one tunnel, or the reason why there is no report.
+// agentState is the report that an agent has sent through one tunnel. If there is no report, agentState contains the
+// reason.
 type agentState struct {
 	report *protocol.Report
 	err    error

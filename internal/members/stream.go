@@ -119,7 +119,7 @@ func (s *stream) setRestart(cancel context.CancelCauseFunc) {
 }
 
 // readOnce reads the lines of one request. For each member, one goroutine waits in this function. All other work is
-// done in separate functions, which keeps the stacks of the waiting goroutines small. The garbage collector halves a
+// done in separate functions, so that the stacks of the waiting goroutines stay small. The garbage collector halves a
 // stack if less than a quarter of it is in use.
 func (s *stream) readOnce(ctx context.Context, what func() (streamRequest, error)) error {
 	body, lines, err := s.open(ctx, what)
@@ -287,7 +287,7 @@ func (s *subject[E]) stop(from *stream) {
 	s.synced = false
 }
 
-// drop discards the events of a complete report that has not been fully received.
+// drop discards the events of an incomplete report.
 func (s *subject[E]) drop(from *stream) {
 	from.offers.give(s.bytes)
 	s.offer, s.bytes = nil, 0

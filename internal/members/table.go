@@ -51,7 +51,7 @@ func isHost(name types.NamespacedName) bool {
 type member struct {
 	sessions  []*session    // sorted, newest last
 	draining  []*session    // sessions that accept no new requests and no longer count as a connection
-	remote    []remote      // what other replicas have reported about the member, with one element per replica
+	remote    []remote      // reports from other replicas about the member, one element per replica
 	far       *remoteStream // nil if no stream is read through another replica
 	offers    *reportBytes
 	loss      loss // the loss of the last tunnel to this replica

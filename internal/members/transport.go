@@ -93,7 +93,7 @@ func (w way) RoundTrip(r *http.Request) (*http.Response, error) {
 		response, err := next.carrier.RoundTrip(body.attach(r))
 		if err == nil || !errors.Is(err, tunnel.ErrNotProcessed) {
 			body.commit()
-			return response, err // the error says what happened, and the caller knows the name of the member
+			return response, err // the error says what happened; the caller knows the member's name
 		}
 		tried, cause = append(tried, next.id), err
 		if least := time.Now().Add(leastPatience); patience.Before(least) {

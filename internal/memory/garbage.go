@@ -14,7 +14,7 @@ import (
 // is at least GOGC percent of this size.
 const leastHeap = 4 << 20
 
-// leastObject is the minimum size, in bytes, of an object that the allocator places in a block of its own. In a shared
+// leastObject is the minimum size of an object that the allocator places in a block of its own, in bytes. In a shared
 // block, other objects would keep the object alive.
 const leastObject = 16
 
@@ -52,7 +52,7 @@ func (c *collector) adjust(struct{}) {
 	runtime.AddCleanup(new([leastObject]byte), c.adjust, struct{}{})
 }
 
-// percentLocked returns the limit for garbage as a percentage of the argument held, which counts the same memory as the
+// percentLocked returns the limit for garbage as a percentage of the argument held. held counts the same memory as the
 // runtime does: objects, stacks and globals.
 func (c *collector) percentLocked(held uint64) int {
 	held = max(held, leastHeap)

@@ -28,11 +28,11 @@ const (
 // only when the heap has grown by GOGC percent, or after two minutes. An idle heap hardly grows.
 func ReturnWhenCalm(ctx context.Context) { returnWhenCalm(ctx, func() {}) }
 
-// Manage does the same as ReturnWhenCalm, and also lets the process use more memory until it is returned. Garbage may
-// grow to the given number of bytes before it is collected, even if GOGC allows less, and the heap may grow to the
-// largest size that was allowed before. This matters because a collection scans every object and stack, even if there
-// is little garbage. In a small process, collections take a tenth of the CPU time of a request. A process that has lost
-// half of its members at once would collect even more often while the members reconnect.
+// Manage does the same as ReturnWhenCalm, and also lets the process use more memory until the memory is returned.
+// Garbage may grow to the given number of bytes before it is collected, even if GOGC allows less. The heap may grow to
+// the largest size that was allowed before. This matters because a collection scans every object and stack, even if
+// there is little garbage. In a small process, collections take a tenth of the CPU time of a request. A process that
+// has lost half of its members at once would collect even more often while the members reconnect.
 func Manage(ctx context.Context, garbage uint64) {
 	returnWhenCalm(ctx, startCollector(garbage).returned)
 }
@@ -72,8 +72,8 @@ func (h *heap) calm(allocated, live uint64) bool {
 	return true
 }
 
-// read returns the number of bytes that the process has allocated since its start, and the number of bytes that
-// remained after the last collection.
+// read returns the number of bytes that the process has allocated since its start. It also returns the number of bytes
+// that remained after the last collection.
 func read() (allocated, live uint64) {
 	return gauge("/gc/heap/allocs:bytes"), gauge("/gc/heap/live:bytes")
 }

@@ -66,8 +66,8 @@ func ReadSecret(ctx context.Context, reader client.Reader, name types.Namespaced
 	return secret, nil
 }
 
-// WriteSecret creates a Secret if read is nil, and otherwise applies the configuration to the Secret that was read. The
-// error is AlreadyExists or Conflict if the Secret has changed in the meantime.
+// If the argument read is nil, WriteSecret creates a Secret. Otherwise, it applies the configuration to the Secret that
+// was read. The error is AlreadyExists or Conflict if the Secret has changed in the meantime.
 func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, want *corev1ac.SecretApplyConfiguration,
 ) error {
 	if read == nil {
@@ -114,7 +114,8 @@ func Apply(ctx context.Context, hub client.Writer, part *unstructured.Unstructur
 
 // SetFinalizer adds or removes a finalizer of an object that was read. The argument change is
 // controllerutil.AddFinalizer or RemoveFinalizer. SetFinalizer patches only the finalizers, because the status is
-// written elsewhere. It returns no error if the object has been deleted, and a Conflict if the object has changed.
+// written elsewhere. If the object has been deleted, it returns no error. If the object has changed, it returns a
+// Conflict.
 func SetFinalizer(ctx context.Context, hub client.Writer, read client.Object, finalizer string,
 	change func(client.Object, string) bool) error {
 	patched, is := read.DeepCopyObject().(client.Object)
@@ -125,8 +126,8 @@ func SetFinalizer(ctx context.Context, hub client.Writer, read client.Object, fi
 	return client.IgnoreNotFound(hub.Patch(ctx, patched, lock))
 }
 
-// Delete deletes an object that was read. It returns no error if the object has already been deleted, and a Conflict if
-// the object has been replaced or changed.
+// Delete deletes an object that was read. If the object has already been deleted, it returns no error. If the object
+// has been replaced or changed, it returns a Conflict.
 func Delete(ctx context.Context, hub client.Writer, read client.Object) error {
 	uid, version := read.GetUID(), read.GetResourceVersion()
 	return client.IgnoreNotFound(hub.Delete(ctx, read, client.Preconditions{UID: &uid, ResourceVersion: &version}))

@@ -45,7 +45,7 @@ type peer struct {
 type link struct {
 	session    *tunnel.Session
 	start      time.Time
-	heard      atomic.Int64  // when data last arrived, in nanoseconds after start, which is unaffected by clock changes
+	heard      atomic.Int64  // when data last arrived, in nanoseconds after start; clock changes do not affect it
 	superseded chan struct{} // closed when there is a newer link
 	down       bool          // guarded by Network.mu
 }
@@ -62,7 +62,7 @@ func (n *Network) newLink(open func(tunnel.Config) (*tunnel.Session, error)) (*l
 }
 
 // grace returns how long the peer's members still count as connected after the link has ended. The time during which
-// the link was already silent is subtracted.
+// the link had been silent is subtracted.
 func (l *link) grace() time.Duration {
 	return max(leastGrace, grace-(time.Since(l.start)-time.Duration(l.heard.Load())))
 }
@@ -95,7 +95,7 @@ func (n *Network) accept(w http.ResponseWriter, r *http.Request) {
 	n.hold(id, l)
 }
 
-// hold mirrors a peer's members until its link has ended and its grace period is over.
+// hold mirrors a peer's members until the peer's link has ended and the grace period has passed.
 func (n *Network) hold(id string, l *link) {
 	defer l.session.Close()
 	p := n.enter(id, l)

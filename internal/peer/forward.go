@@ -35,7 +35,7 @@ const (
 
 // Values of headerHop.
 const (
-	hopMisdirected = "misdirected" // the tunnel does not exist, and no agent has seen the request
+	hopMisdirected = "misdirected" // the tunnel does not exist; no agent has seen the request
 	hopFailed      = "failed"      // the tunnel failed at the other replica; the body contains the error
 	hopTimeout     = "timeout"     // like hopFailed, but because of a timeout
 	hopFull        = "full"        // no more requests are accepted; the body says which limit was reached
@@ -45,8 +45,8 @@ const (
 // maxReason is the maximum length of an error message from another replica, in bytes.
 const maxReason = 1 << 10
 
-// hop is the transport to a member whose tunnel ends at another replica. It sends the requests to that replica, which
-// forwards them.
+// hop is the transport to a member whose tunnel ends at another replica. It sends the requests to that replica, and
+// that replica forwards them to the member.
 type hop struct {
 	session   *tunnel.Session
 	to        members.Peer
@@ -126,7 +126,7 @@ var _ net.Error = (*failure)(nil)
 // errNoMember is returned for a path that does not identify a member.
 var errNoMember = errors.New("the path names no member")
 
-// target is the member to which a request from another replica is forwarded, and the path within that member.
+// target consists of the member to which a request from another replica is forwarded, and the path within that member.
 type target struct {
 	member        types.NamespacedName
 	path, rawPath string

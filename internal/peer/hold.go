@@ -43,8 +43,8 @@ func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 // seat returns a seat for a user's request. The hub's own requests to an agent need no seat, because they must reach
 // the member even if no seat is free. Members are served round-robin.
 //
-// Users who connect to this replica have separate seats. Otherwise, two replicas without free seats would wait for
-// each other.
+// Users who connect to this replica have separate seats. If they shared the seats, two replicas without free seats
+// would wait for each other.
 func (n *Network) seat(r *http.Request, t *target) (*limit.Seat, error) {
 	path, users := strings.CutPrefix(t.path, protocol.PathKubernetes)
 	if !users {

@@ -29,7 +29,7 @@ const queryHosts = "hosts"
 
 // Limits on the stream.
 const (
-	maxLine = 256 << 10 // in bytes; enough for a report of 64 KiB, which may grow in JSON, and the rest of a record
+	maxLine = 256 << 10 // in bytes; a report of 64 KiB can grow when it is encoded as JSON
 	batch   = 256       // number of members sent between two flushes
 )
 

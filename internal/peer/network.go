@@ -63,10 +63,10 @@ type Options struct {
 	Find Finder
 	// Memory is shared with the tunnels of agents. If it is nil, the Network has its own.
 	Memory *tunnel.Memory
-	// Calls, if set, wraps the handler for requests that other replicas send to members through this replica.
+	// Calls wraps the handler for requests that other replicas send to members through this replica. It may be nil.
 	Calls func(http.Handler) http.Handler
-	// Limiter limits the requests that other replicas send, by member. The seats for users who connect to this replica
-	// are separate. Limiter defaults to a Limiter with the default settings.
+	// Limiter limits the requests that other replicas send to each member. The seats for users who connect to this
+	// replica are separate. Limiter defaults to a Limiter with the default settings.
 	Limiter *limit.Limiter
 	// Forwarded is called with the result of each request that was sent to another replica. The result is "answered",
 	// "misdirected" if the member is no longer connected there, "refused" if a limit was reached, or "failed"
@@ -75,8 +75,8 @@ type Options struct {
 	Log       logr.Logger
 }
 
-// Network is this replica's end of the links between replicas. Use New to create it. All methods can be called
-// concurrently.
+// Network is this replica's end of the links between replicas. Use New to create it. All methods are safe for
+// concurrent use.
 type Network struct {
 	options   Options
 	id        string // identifies this process

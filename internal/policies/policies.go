@@ -53,7 +53,7 @@ type policy struct {
 type Watch struct {
 	wanted []policy
 	from   Manifests
-	list   func(context.Context) ([]policy, error) // returns the hub's policies, with one entry for each binding
+	list   func(context.Context) ([]policy, error) // returns one entry for each binding of each of the hub's policies
 	log    logr.Logger
 	states atomic.Pointer[map[string]policyState] // by name; nil before the first check
 	unsure bool                                   // set if the first check found that policies were missing
@@ -147,8 +147,8 @@ func (p *Watch) look(ctx context.Context) {
 	}
 }
 
-// listPolicies returns the hub's policies, with one entry for each of their bindings. It omits policies without a
-// binding, because they deny nothing.
+// listPolicies returns one entry for each binding of each of the hub's policies. It omits policies without a binding,
+// because they deny nothing.
 func listPolicies(ctx context.Context, client admission.AdmissionregistrationV1Interface) ([]policy, error) {
 	specs, err := client.ValidatingAdmissionPolicies().List(ctx, metav1.ListOptions{})
 	if err != nil {

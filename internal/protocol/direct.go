@@ -42,7 +42,7 @@ type DirectAccess struct {
 	// on the hub.
 	Issuer   string `json:"issuer"`
 	Audience string `json:"audience"`
-	// Keys are the issuer's keys, as a JSON Web Key Set.
+	// Keys is a JSON Web Key Set that contains the issuer's keys.
 	Keys json.RawMessage `json:"keys"`
 	// Lifetime is the maximum validity of a token, in seconds.
 	Lifetime int64 `json:"lifetimeSeconds"`

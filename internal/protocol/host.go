@@ -28,9 +28,9 @@ const (
 
 // Paths of requests from the hub to a host's agent, in addition to PathReport, PathSettings and PathUninstall.
 const (
-	// PathHostInstructions accepts HostInstructions in a PUT request, with the version of the instructions in the
-	// query. The agent responds with 204 once the instructions are stored permanently, and with 409 while the host is
-	// being cleaned. A DELETE request withdraws the instructions. Both requests may have the parameter
+	// PathHostInstructions accepts HostInstructions in a PUT request. The query contains the version of the
+	// instructions. The agent responds with 204 once the instructions are stored permanently, and with 409 while the
+	// host is being cleaned. A DELETE request withdraws the instructions. Both requests may have the parameter
 	// QueryCheckpoint. The agent stores the latest checkpoint, even if it has nothing else to do. The progress of the
 	// instructions is part of the report.
 	PathHostInstructions = "/v1/host/plan"
@@ -42,11 +42,10 @@ const (
 // a colon.
 const hostPrefix = "host:"
 
-// HostMember returns a Host's member name, which is also used in a ClusterRef.
+// HostMember returns a Host's member name. A ClusterRef contains the same name.
 func HostMember(host string) string { return hostPrefix + host }
 
-// HostOf returns the name of the Host and true if the member is a Host. Otherwise, it returns the member's name and
-// false.
+// If the member is a Host, HostOf returns the Host's name and true. Otherwise, it returns the member's name and false.
 func HostOf(member string) (string, bool) { return strings.CutPrefix(member, hostPrefix) }
 
 // HostReport is the Host part of a report from a host's agent.
@@ -123,8 +122,8 @@ const (
 	DefaultProbeFailures = 3
 )
 
-// HostInstructions tell a host's agent what to do on its machine, as root. The agent writes the files, runs each of
-// the instructions once, in order, and then repeats the periodic instructions and the probes.
+// HostInstructions tell a host's agent what to do as root on its machine. The agent writes the files and runs the
+// instructions in order, once each. It then repeats the periodic instructions and the probes.
 //
 // All components use the same form of the instructions. Package internal/provision/k3s returns them, and the
 // DroverMachine controller builds them from a bootstrap configuration and from tasks. They are stored as JSON in a
@@ -192,8 +191,8 @@ func Repeatable(id string) bool {
 const HostTaskPrefix = "task-"
 
 // ID prefixes of instructions that start and stop a service. A host cancels the start of a service if the first
-// instruction of the new HostInstructions stops the service. Otherwise, the host would wait for the service to start,
-// which may take much longer than stopping it.
+// instruction of the new HostInstructions stops the service. Otherwise, the host would wait for the service to start.
+// Starting a service may take much longer than stopping it.
 const (
 	HostStartPrefix = "start-"
 	HostStopPrefix  = "stop-"
@@ -217,7 +216,7 @@ type HostInstruction struct {
 
 // HostProbe is an HTTP GET that must return a 2xx status.
 type HostProbe struct {
-	// Name is the name of the probe, in the same form as the ID of an instruction.
+	// Name is the name of the probe. It has the same form as the ID of an instruction.
 	Name string `json:"name"`
 	// URL is an http or https URL.
 	URL string `json:"url"`

@@ -52,8 +52,8 @@ type HostProgress struct {
 	// Message explains why the instructions failed, or names the periodic instruction that is failing. It is at most
 	// 512 bytes long.
 	Message string `json:"message,omitempty"`
-	// Output is the end of the failed instruction's output, without the instructions' secrets. It is at most 2 KiB
-	// long.
+	// Output is the end of the failed instruction's output. The instructions' secrets are removed. Output is at most 2
+	// KiB long.
 	Output string `json:"output,omitempty"`
 	// Failing lists the names of failing probes. There are at most 8.
 	Failing []string `json:"failing,omitempty"`

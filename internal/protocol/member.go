@@ -20,8 +20,8 @@ const (
 	// Such an agent must not impersonate anyone else. It does not use its own account for these requests, because its
 	// own account can read the agent's private key.
 	Viewer = "drover:viewer"
-	// RegistrationSecret holds the data that the agent needs to join, under KeyToken, KeyCABundle and KeyServers. It
-	// is written only when the manifest is applied.
+	// RegistrationSecret holds the data that the agent needs to join. The keys of the data are KeyToken, KeyCABundle
+	// and KeyServers. It is written only when the manifest is applied.
 	RegistrationSecret = "drover-agent-registration"
 	// IdentitySecret holds the agent's private key, its Cluster, and the settings that the hub announced. Only the
 	// agent's replicas write it, so applying the manifest again does not change it.
@@ -31,8 +31,8 @@ const (
 // Names of objects that the agent creates in its namespace in addition to its identity. All replicas of the agent
 // share these objects.
 const (
-	// NodeAgentName is the name of the DaemonSet of node agents, and the value of LabelName on its pods. These pods do
-	// not belong to the agent's Deployment.
+	// NodeAgentName is the name of the DaemonSet of node agents. It is also the value of LabelName on the DaemonSet's
+	// pods. These pods do not belong to the agent's Deployment.
 	NodeAgentName = "drover-node-agent"
 	// NodeAgentLease is the Lease of the node agent that opens a tunnel while no replica of the agent is connected.
 	NodeAgentLease = "drover-node-agent"
@@ -44,8 +44,8 @@ const (
 	DeploymentSecret = "drover-agent-deployment"
 )
 
-// EnvironmentSecret is the name of a Secret that users create. It holds the values of the agent's variables that have
-// a secretKey. The agent's environment must not take values from any other Secret. Otherwise, a user could build a
+// EnvironmentSecret is the name of a Secret that users create. It holds the values of the agent's variables that have a
+// secretKey. The agent's environment must not take values from any other Secret. If it could, a user could build a
 // proxy address from the agent's private key, and any DNS server that resolves this address would see the key.
 const EnvironmentSecret = "drover-agent-env"
 
@@ -53,9 +53,10 @@ const EnvironmentSecret = "drover-agent-env"
 const (
 	// KeyToken is the key of the join token.
 	KeyToken = "token"
-	// KeyCABundle is the key of the CA bundle to pin, as PEM. It is absent if agents trust the CAs of their systems.
+	// KeyCABundle is the key of the PEM-encoded CA bundle to pin. It is absent if agents trust the CAs of their
+	// systems.
 	KeyCABundle = "ca.crt"
-	// KeyServers is the key of the hub's addresses, one per line, with the preferred address first.
+	// KeyServers is the key of the hub's addresses, one per line. The preferred address comes first.
 	KeyServers = "servers"
 )
 
@@ -64,7 +65,7 @@ const (
 const (
 	// EnvServer is a comma-separated list of the hub's base URLs.
 	EnvServer = "DROVER_SERVER"
-	// EnvCAChecksum is a comma-separated list of checksums of the CA bundle, as returned by CertificateChecksums.
+	// EnvCAChecksum is a comma-separated list of checksums of the CA bundle. CertificateChecksums returns them.
 	EnvCAChecksum = "DROVER_CA_CHECKSUM"
 	// EnvTrust is Pinned (the default) or System.
 	EnvTrust = "DROVER_TRUST"

@@ -14,8 +14,8 @@ import (
 )
 
 // FeaturePlans in Report.Features means that the agent runs Plans and reports them on PathReport. It reports the
-// member's PlanHold, and the status of each Plan from the hub's sets. It reports each Plan at most once per second.
-// Older agents have the feature "plans" and a separate stream.
+// member's PlanHold. It also reports the status of each Plan from the hub's sets. It reports each Plan at most once per
+// second. Older agents have the feature "plans" and a separate stream.
 const FeaturePlans = "plans/2"
 
 // PlanEvent is an event about Plans in a Line. Exactly one of its fields is set.
@@ -83,8 +83,8 @@ func (s *PlanState) Bound() {
 	st.Failures = failures(st.Failures)
 }
 
-// applying keeps only the entries that the schema of Plans accepts. Otherwise, one member's report could prevent the
-// hub from writing the status that covers all members.
+// applying keeps only the entries that the schema of Plans accepts. An invalid entry in one member's report could
+// prevent the hub from writing the status that covers all members.
 func applying(all []v1.ApplyingNode) []v1.ApplyingNode {
 	known := map[string]bool{}
 	var kept []v1.ApplyingNode
@@ -106,8 +106,8 @@ func stages() []v1.NodeStage {
 	}
 }
 
-// failures keeps only the failures that the schema of Plans accepts. Otherwise, one member's report could prevent the
-// hub from writing the status that covers all members.
+// failures keeps only the failures that the schema of Plans accepts. An invalid failure in one member's report could
+// prevent the hub from writing the status that covers all members.
 func failures(all []v1.NodeFailure) []v1.NodeFailure {
 	known := map[string]bool{}
 	var kept []v1.NodeFailure

@@ -27,8 +27,8 @@ const (
 	LongestWait = 30 * time.Second
 	// AttemptTime is the timeout for one attempt to connect.
 	AttemptTime = 10 * time.Second
-	// LongestReturn is the maximum time that an agent takes to connect once the hub can be reached again. It is the
-	// sum of the rest of a failing attempt, a wait, and the next attempt, which succeeds.
+	// LongestReturn is the maximum time that an agent takes to connect once the hub can be reached again. It is the sum
+	// of the rest of a failing attempt, a wait, and the next attempt. The next attempt succeeds.
 	LongestReturn = AttemptTime + LongestWait + AttemptTime
 )
 
@@ -39,7 +39,7 @@ const (
 	PathConnect = "/v1/connect"
 	// PathRegister accepts a RegisterRequest in a POST request. It requires Authorization: Bearer <join token>.
 	PathRegister = "/v1/register"
-	// PathCACerts serves the CA bundle that agents pin, as PEM.
+	// PathCACerts serves the PEM-encoded CA bundle that agents pin.
 	PathCACerts = "/v1/cacerts"
 	// PathImport is the prefix of the path that serves the agent's manifest, "/v1/import/<join token>.yaml".
 	PathImport = "/v1/import/"
@@ -54,15 +54,16 @@ const (
 	PathKubernetes = "/v1/k8s"
 	// PathSettings accepts Settings in a PUT request. The agent responds with 204 once they are stored permanently.
 	PathSettings = "/v1/settings"
-	// PathDeployment accepts the agent's complete Deployment in a PUT request, as apps/v1 JSON. Any replica of the
-	// agent accepts the request. It responds with 202 once the Deployment is stored for the leader, and the leader's
-	// report contains the outcome. A response with 422 is a permanent refusal, and its body contains the reason.
+	// PathDeployment accepts the agent's complete Deployment in a PUT request. The body is apps/v1 JSON. Any replica of
+	// the agent accepts the request. It responds with 202 once the Deployment is stored for the leader, and the
+	// leader's report contains the outcome. A response with 422 is a permanent refusal, and its body contains the
+	// reason.
 	PathDeployment = "/v1/deployment"
 	// PathUninstall accepts a POST request. The agent removes everything that Drover has created in the member, and
 	// responds with 200 and an UninstallResult.
 	PathUninstall = "/v1/uninstall"
 	// PathTerm responds to a GET request with the current Term. The agent reads the term from its API server on each
-	// request. Any replica accepts the request. A host has only one agent, which responds with the name of its
+	// request. Any replica accepts the request. A host has only one agent. That agent responds with the name of its
 	// process.
 	PathTerm = "/v1/term"
 )
@@ -130,7 +131,7 @@ type Report struct {
 	AgentVersion string `json:"agentVersion"`
 	// ClusterUID is the UID of the kube-system namespace.
 	ClusterUID string `json:"clusterUID"`
-	// SettingsDigest is the digest of the Settings that the agent has stored, as returned by Settings.Digest.
+	// SettingsDigest is the Settings.Digest of the Settings that the agent has stored.
 	SettingsDigest string `json:"settingsDigest,omitempty"`
 	// Version is the version of the API server, for example "v1.36.3". It is empty until the agent has reached its
 	// API server.
@@ -140,10 +141,10 @@ type Report struct {
 	// Nodes contains the number of nodes and the sums of their resources. It is nil until the agent has listed the
 	// nodes.
 	Nodes *Nodes `json:"nodes,omitempty"`
-	// Health is the health of the API server, as observed by this replica.
+	// Health is the health of the API server that this replica has observed.
 	Health Health `json:"health"`
 	// Leader reports whether this replica of the agent holds the Lease. Only the leader watches the member. Other
-	// replicas report only their own state, and the version and health of the API server. An old agent without leader
+	// replicas report only their own state and the version and health of the API server. An old agent without leader
 	// election reports everything and is not a leader.
 	Leader bool `json:"leader,omitempty"`
 	// Restored is the time when this process noticed that the cluster's etcd had been reset to an earlier state. It
@@ -152,8 +153,8 @@ type Report struct {
 	// Deployment is the state of the agent's own Deployment. Only the leader reports it, after its first check.
 	Deployment *Deployment `json:"deployment,omitempty"`
 	Remnants
-	// DirectAuthority is the CA of the certificate that the agent has created for direct access, as PEM. It is empty
-	// if the agent has created no certificate. It is at most MaxDirectAuthority bytes long.
+	// DirectAuthority is the PEM-encoded CA of the certificate that the agent has created for direct access. It is
+	// empty if the agent has created no certificate. It is at most MaxDirectAuthority bytes long.
 	DirectAuthority string `json:"directAuthority,omitempty"`
 	// Host is the report of a host's agent. It is nil for other agents.
 	Host *HostReport `json:"host,omitempty"`
@@ -183,7 +184,8 @@ type Capabilities struct {
 // Has reports whether the agent has a feature.
 func (c Capabilities) Has(feature string) bool { return slices.Contains(c.Features, feature) }
 
-// Deployment describes the state of the agent's Deployment, and the outcome of the last Deployment that the hub sent.
+// Deployment describes the state of the agent's Deployment. It also describes the outcome of the last Deployment that
+// the hub sent.
 type Deployment struct {
 	// Digest is the digest of the current Deployment, from v1.AnnotationAgentDigest. It is empty if the manifest
 	// predates this annotation.
@@ -221,7 +223,7 @@ type Nodes struct {
 	Requested   map[string]string `json:"requested,omitempty"`
 }
 
-// Health is the health of a member's API server, as observed by its agent.
+// Health is the health of a member's API server that the member's agent has observed.
 type Health struct {
 	// Healthy reports whether the API server's /readyz endpoint responds with 200.
 	Healthy bool `json:"healthy"`

@@ -39,10 +39,10 @@ const (
 // SetPath returns the path of the set with the given ID.
 func SetPath(id string) string { return PathSets + "/" + id }
 
-// QueryCheckpoint is the query parameter of PathSets that contains the hub's checkpoint, which is the hub's position
-// in its history. The agent keeps the latest checkpoint, and reports it on PathReport before Synced. Only the hub
-// interprets checkpoints, with one exception: if two checkpoints differ only in the number after the last slash, the
-// checkpoint with the larger number is the later one.
+// QueryCheckpoint is the query parameter of PathSets that contains the hub's checkpoint. The checkpoint is the hub's
+// position in its history. The agent keeps the latest checkpoint, and reports it on PathReport before Synced. Only the
+// hub interprets checkpoints, with one exception: if two checkpoints differ only in the number after the last slash,
+// the checkpoint with the larger number is the later one.
 const QueryCheckpoint = "checkpoint"
 
 var checkpointForm = regexp.MustCompile(`^[A-Za-z0-9/-]+$`)

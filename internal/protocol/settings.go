@@ -8,18 +8,18 @@ import (
 	"encoding/json"
 )
 
-// Settings are the settings that the hub announces to all agents: the hub's addresses and its CA, which are announced
-// before they take effect, and the registry for images.
+// Settings are the settings that the hub announces to all agents: the hub's addresses, its CA, and the registry for
+// images. Addresses and CAs are announced before they take effect.
 type Settings struct {
-	// Servers are the hub's base URLs, with the preferred URL first. Only https is allowed.
+	// Servers are the hub's base URLs. The preferred URL comes first. Only https is allowed.
 	Servers []string `json:"servers"`
-	// CABundle holds the certificates to trust, as PEM. It is empty if agents trust the CAs of their systems.
+	// CABundle holds the PEM-encoded certificates to trust. It is empty if agents trust the CAs of their systems.
 	CABundle string `json:"caBundle,omitempty"`
 
 	// Registry is prepended to images that do not specify a registry. See WithRegistry. Registry may be empty.
 	Registry string `json:"registry,omitempty"`
 
-	received []byte // the JSON that the settings were read from, if it contains unknown fields; otherwise nil
+	received []byte // the JSON that the settings were read from; nil unless it contains unknown fields
 }
 
 // knownSettings is Settings without its methods.

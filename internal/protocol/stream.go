@@ -66,18 +66,18 @@ func (l *Line) Bound() {
 	}
 }
 
-// Synced returns a line that says that everything about a subject has been sent. It returns nil for SubjectReport,
-// because a report is a single line.
+// Synced returns a line that marks the complete state of a subject as sent. It returns nil for SubjectReport, because a
+// report is a single line.
 func Synced(subject string) *Line {
 	return event(subject, SetEvent{Synced: true}, PlanEvent{Synced: true})
 }
 
-// Stopped returns a line that says that no more changes to a subject follow.
+// Stopped returns a line that announces that no more changes to a subject follow.
 func Stopped(subject string) *Line {
 	return event(subject, SetEvent{Stopped: true}, PlanEvent{Stopped: true})
 }
 
-// Removed returns a line that says that the set or plan with the given name has been removed.
+// Removed returns a line that announces the removal of the set or plan with the given name.
 func Removed(subject, name string) *Line {
 	return event(subject, SetEvent{Removed: name}, PlanEvent{Removed: name})
 }

@@ -49,7 +49,7 @@ func Checksum(cert *x509.Certificate) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// CertificateChecksums returns the checksums of all certificates in a bundle, for EnvCAChecksum.
+// CertificateChecksums returns the checksums of all certificates in a bundle. EnvCAChecksum contains these checksums.
 func CertificateChecksums(bundle []byte) ([]string, error) {
 	certs, err := ParseBundle(bundle)
 	if err != nil {
@@ -63,8 +63,8 @@ func CertificateChecksums(bundle []byte) ([]string, error) {
 }
 
 // PinnedCertificates returns the certificates in a bundle whose checksums are pinned. If the SHA-256 of the whole
-// bundle is pinned, as is usual in Rancher, it returns all certificates. If no checksum matches, it returns
-// ErrUntrustedBundle.
+// bundle is pinned, it returns all certificates. This kind of pin is usual in Rancher. If no checksum matches, it
+// returns ErrUntrustedBundle.
 func PinnedCertificates(bundle []byte, checksums []string) ([]*x509.Certificate, error) {
 	certs, err := ParseBundle(bundle)
 	if err != nil {
@@ -106,6 +106,6 @@ func ServerURL(raw string) (string, error) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
-// withoutUser removes everything before the last @ from a URL. It does not use url.Parse, which finds no user in
-// "user:password@hub" because there is no scheme.
+// withoutUser removes everything before the last @ from a URL. It does not use url.Parse, because url.Parse finds no
+// user in a URL without a scheme, such as "user:password@hub".
 func withoutUser(raw string) string { return raw[strings.LastIndexByte(raw, '@')+1:] }

@@ -22,9 +22,9 @@ import (
 // because each query is a request to the member, whereas the hub answers most checks from memory.
 const memberEvery = 10
 
-// recheckRegularly ends a long call when the user loses the right to it. Otherwise, an admitted user could continue
-// to read for as long as the call lasts. The checks of calls that started at the same time are spread out. The caller
-// must call the returned function at the end of the call.
+// recheckRegularly ends a long call when the user loses the right to it. Without this check, an admitted user could
+// continue to read for as long as the call lasts. The checks of calls that started at the same time are spread out. The
+// caller must call the returned function at the end of the call.
 func (h *Handler) recheckRegularly(r *http.Request, c *call, end context.CancelCauseFunc) (over func()) {
 	looks := 0
 	revoked, revoke := context.WithCancel(context.Background())

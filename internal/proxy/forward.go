@@ -30,7 +30,7 @@ import (
 // memberURL is the scheme and host of requests to a member. The tunnel requires them, and the agent ignores them.
 const memberURL = "http://member"
 
-// errNoIdentity is returned when a request without an identity reaches the transport, which is a bug in the hub.
+// errNoIdentity is returned when a request without an identity reaches the transport. This indicates a bug in the hub.
 var errNoIdentity = errors.New("forward request: it has no identity")
 
 // errNoAnswer is returned when a request that is not long-running gets no response in time.
@@ -172,7 +172,7 @@ func modifyAnswer(r *http.Response) error {
 // forwardingFailed writes the response to a request that could not be forwarded.
 func (h *Handler) forwardingFailed(w http.ResponseWriter, r *http.Request, err error) {
 	if g, ok := w.(*guardedWriter); ok && g.hijacked {
-		return // the upgrade has started, and its connection is already closed
+		return // the upgrade has started; its connection is already closed
 	}
 	var full *limit.FullError // the error comes from another replica
 	c := callOf(r.Context())

@@ -183,8 +183,8 @@ type Observer struct {
 	Cut func(Side)
 }
 
-// cutter returns a function that sets a deadline in the past to end blocked reads or writes, and notifies the
-// observer.
+// cutter returns a function that ends blocked reads or writes by setting a deadline in the past. The function also
+// notifies the observer.
 func (o Observer) cutter(side Side, setDeadline func(time.Time) error) func() {
 	return func() {
 		if o.Cut != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// impersonatorKey is the key of the extra field that shows, in a member's audit log, which user is impersonating
+// impersonatorKey is the key of an extra field. In a member's audit log, this field shows which user is impersonating
 // another user. Callers cannot set it.
 const impersonatorKey = "cluster.drover.dev/impersonator"
 
@@ -72,8 +72,8 @@ func extraHeader(key string) string {
 	return textproto.CanonicalMIMEHeaderKey(b.String())
 }
 
-// isTokenByte reports whether c may appear unencoded in a header name, which is an RFC 9110 token. The percent sign is
-// excluded.
+// isTokenByte reports whether c may appear unencoded in a header name. Header names are RFC 9110 tokens. The percent
+// sign is excluded.
 func isTokenByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
 		strings.IndexByte("!#$&'*+-.^_`|~", c) >= 0

@@ -167,8 +167,8 @@ func (i *impersonation) rights() []authorizationv1.ResourceAttributes {
 	return list
 }
 
-// mayImpersonate asks the member, on behalf of the caller, whether the caller has all rights that the requested
-// impersonation requires.
+// mayImpersonate asks the member whether the caller has all rights that the requested impersonation requires. It asks
+// on behalf of the caller.
 func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersonation) error {
 	rights := wanted.rights()
 	key, err := json.Marshal(rights)

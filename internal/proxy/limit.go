@@ -89,7 +89,7 @@ type clock struct {
 	ended bool
 }
 
-// start starts the clock, which calls late after it has run for limit without a pause. Each resume starts the count
+// start starts the clock. The clock calls late after it has run for limit without a pause. Each resume starts the count
 // again.
 func (c *clock) start(limit time.Duration, late func()) {
 	c.mu.Lock()

@@ -18,7 +18,7 @@ import (
 type localAPI struct {
 	base    *url.URL
 	plain   http.RoundTripper // for requests
-	upgrade http.RoundTripper // for upgrades, which HTTP/2 does not support
+	upgrade http.RoundTripper // for upgrades, because HTTP/2 does not support them
 }
 
 // newLocalAPI takes the API server's address and CA from a configuration, but no credentials. As a result, these

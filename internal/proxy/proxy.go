@@ -3,10 +3,10 @@
 
 // Package proxy serves a member's Kubernetes API to an identified user.
 //
-// A request may be refused before anything is sent. The proxy checks, in this order, the form of the request, the
-// identity of the sender, the sender's right to reach the member, whether a seat is free, and whether the member
-// exists and is connected. Only then does the proxy create a call, a value that holds the identity. The transport
-// sends only requests that belong to a call.
+// A request may be refused before anything is sent. The proxy first checks the form of the request, then the identity
+// of the sender, the sender's right to reach the member, whether a seat is free, and finally whether the member exists
+// and is connected. Only then does the proxy create a call, a value that holds the identity. The transport sends only
+// requests that belong to a call.
 package proxy
 
 import (
@@ -67,9 +67,9 @@ type Limits struct {
 	// Body limits the body of a request, in bytes. The default is 16 MiB. The limit does not apply to upgraded
 	// connections.
 	Body int64
-	// Stall is the time after which a stalling user is disconnected. A user stalls by not reading a chunk of a
-	// response, which is at most 32 KiB long, or by not sending an announced request body. A silent watch or shell does
-	// not count as stalling. The default is 3 minutes.
+	// Stall is the time after which a stalling user is disconnected. A user stalls by not reading a chunk of a response
+	// or by not sending an announced request body. A chunk is at most 32 KiB long. A silent watch or shell does not
+	// count as stalling. The default is 3 minutes.
 	Stall time.Duration
 	// Answer limits how long a member may take to start its response to a request that is not long-running. The
 	// default is 70 s. API servers give up after 60 s, so a member that takes longer is hanging and must not occupy

@@ -124,10 +124,10 @@ func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
 // cache or from the API server.
 var errNotProven = errors.New("not proven")
 
-// verify returns the identity that a token proves, using the agent's key from the given reader. It returns
-// errNotProven if the token was not signed with that key, and a RefusalError if the key is right but the agent is
-// refused for another reason. A client that proves nothing causes one read whether or not the Cluster exists, so the
-// response time does not disclose whether it exists.
+// verify returns the identity that a token proves, using the agent's key from the given reader. It returns errNotProven
+// if the token was not signed with that key. It returns a RefusalError if the key is correct but the agent is refused
+// for another reason. A client that proves nothing causes one read whether or not the Cluster exists, so the response
+// time does not disclose whether it exists.
 func (s *Server) verify(ctx context.Context, reader client.Reader, name types.NamespacedName,
 	token string) (*AgentIdentity, protocol.ConnectClaims, error) {
 	var none protocol.ConnectClaims
@@ -176,8 +176,8 @@ type replayGuard struct {
 	swept time.Time
 }
 
-// use records the ID of an agent's token, which is valid until the given time. It returns an error if the ID has been
-// used before.
+// use records the ID of an agent's token. The parameter expires is the time when the token expires. It returns an error
+// if the ID has been used before.
 func (g *replayGuard) use(agent, id string, now, expires time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -19,13 +19,13 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// uidForm is the accepted form of a namespace's UID. UIDs appear in statuses, events and logs, so values in any other
+// uidForm is the accepted form of a namespace's UID. UIDs appear in statuses, events and logs, so all values in another
 // form are rejected.
 var uidForm = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
 // JoinInput is everything that the decision about a join depends on.
 type JoinInput struct {
-	// Cluster is the name of the object, as "namespace/name". OwnerUID is the object's UID.
+	// Cluster is the name of the object, in the format "namespace/name". OwnerUID is the object's UID.
 	Cluster  string
 	OwnerUID types.UID
 	// Token is the token that the agent has presented. It comes from the Cluster's registration Secret.
@@ -46,8 +46,8 @@ type Join struct {
 
 // DecideJoin returns the identity that a Cluster's agent has after a join request. It has no side effects.
 //
-// A token lets one agent join. If the same agent presents the token again, with the same key and from the same
-// cluster, the request is a retry and succeeds. If a different cluster presents the token, the join is refused with
+// A token lets one agent join. If the same agent presents the token again and uses the same key in the same cluster,
+// the request is a retry and succeeds. If a different cluster presents the token, the join is refused with
 // IdentityMismatch. A new token replaces both the key and the member, so a rebuilt member can join its Cluster again.
 func DecideJoin(in JoinInput) (Join, *RefusalError) {
 	if err := checkRequest(in); err != nil {

@@ -27,12 +27,12 @@ const (
 	// progressDeadline is how many seconds a new pod has to pull its image and connect. If the pod takes longer, the
 	// agent restores the previous Deployment.
 	progressDeadline = 120
-	// gracePeriod is how many seconds an agent has to stop. It is 10 seconds longer than agent/daemon.StopTimeout,
-	// which is the time that requests in progress have to finish.
+	// gracePeriod is how many seconds an agent has to stop. It is 10 seconds longer than agent/daemon.StopTimeout.
+	// StopTimeout is the time that requests in progress have to finish.
 	gracePeriod = 130
 )
 
-// Deployment is an agent's Deployment, as it is contained in the manifest and sent through the tunnel.
+// Deployment is an agent's Deployment in the form that the manifest contains and that the hub sends through the tunnel.
 type Deployment struct {
 	// Digest covers all settings from spec.agent and the hub's configuration, except the hub's addresses and CA.
 	// Connected agents receive the addresses and the CA as protocol.Settings, and must not restart when these change.
@@ -241,8 +241,8 @@ func controlPlaneTolerations() []*corev1ac.TolerationApplyConfiguration {
 	return all
 }
 
-// nodeLossSeconds is how long a replica stays bound to a lost node. The Kubernetes default is five minutes, which is
-// too long for the agent.
+// nodeLossSeconds is how long a replica stays bound to a lost node. The Kubernetes default of five minutes is too long
+// for the agent.
 const nodeLossSeconds = 30
 
 // lossTolerations returns tolerations that let the agent be replaced soon after its node is lost. Both replicas may

@@ -17,8 +17,8 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// hostAgent is the file name of the agent's binary for hosts, which is in the same directory as the manager's binary.
-// For platforms other than the manager's own platform, "-<platform>" is appended.
+// hostAgent is the file name of the agent's binary for hosts. This binary is in the same directory as the manager's
+// binary. For platforms other than the manager's own platform, "-<platform>" is appended.
 const hostAgent = "drover-host-agent"
 
 // Limits on downloads of the agent's binary. Any client may request a download. The hub closes the connection of a
@@ -86,7 +86,7 @@ func (d *downloads) serveHostAgent(w http.ResponseWriter, r *http.Request) {
 	d.send(w, file)
 }
 
-// send copies a binary to a client, as long as the client keeps reading.
+// send copies a binary to a client for as long as the client keeps reading.
 func (d *downloads) send(w http.ResponseWriter, program io.Reader) {
 	control, last := http.NewResponseController(w), time.Now().Add(downloadTime)
 	for {

@@ -16,13 +16,13 @@ import (
 // Limits on the requests that this replica sends to the API server on behalf of clients that have not proved that they
 // are agents.
 const (
-	// These constants limit lookups of agents that are not in the cache, for all clients together. The first lookup
-	// after a join does not count, because agents that join at the same time connect before the cache contains them.
-	// When the limit is reached, agents are asked to retry a little later, when the cache has caught up.
+	// These constants limit how often all clients together can look up agents that are not in the cache. The first
+	// lookup after a join does not count, because agents that join at the same time connect before the cache contains
+	// them. When the limit is reached, agents are asked to retry a little later, when the cache has caught up.
 	lookupsPerSecond = 20
 	lookupBurst      = 100
-	// These constants limit the join requests for one Cluster, from all clients that have its token together, even
-	// after the token has been used.
+	// These constants limit the join requests for one Cluster. The limit applies to all clients that have the Cluster's
+	// token together, even after the token has been used.
 	joinsPerSecond = 1
 	joinBurst      = 10
 	// These constants limit the status updates of Clusters that a client has named without proof. Any client that can

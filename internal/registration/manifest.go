@@ -189,7 +189,7 @@ func serviceAccount(name string) *corev1ac.ServiceAccountApplyConfiguration {
 	return corev1ac.ServiceAccount(name, protocol.AgentNamespace).WithLabels(protocol.AgentLabels())
 }
 
-// role returns the agent's Role in its own namespace, which allows the agent to manage Secrets, elect a leader,
+// role returns the agent's Role in its own namespace. The Role allows the agent to manage Secrets, elect a leader,
 // change its own Deployment and manage the DaemonSets. A ReadOnly agent may only remove the DaemonSets that an agent
 // with the Full profile has left behind. RBAC cannot restrict the right to create Leases to a name.
 func role(profile v1.AgentProfile) *rbacv1ac.RoleApplyConfiguration {

@@ -69,9 +69,9 @@ func SecretOf(
 	return secret, false, nil
 }
 
-// TokenOf returns the join token in the registration Secret of a Cluster or Host. It returns the zero Token if there
-// is no Secret. The result is also zero if the Secret lacks its owner, as it may after a restore, because no agent
-// can join with such a token.
+// TokenOf returns the join token in the registration Secret of a Cluster or Host. It returns the zero Token if there is
+// no Secret. The result is also zero if the Secret has no owner reference, because no agent can join with the Secret's
+// token. An owner reference can be missing after a restore.
 func TokenOf(secret *corev1.Secret, owner client.Object) Token {
 	if secret == nil || !Owned(secret, owner) {
 		return Token{}

@@ -39,8 +39,8 @@ func clusterRights(profile v1.AgentProfile) []any {
 }
 
 // directRights returns the ServiceAccount of the webhook to which API servers send users' tokens for review. It also
-// returns the Role and RoleBinding that let the account read two Secrets, which contain the hub's data for the
-// webhook and the CA that issues the webhook's certificate.
+// returns the Role and RoleBinding that let the account read two Secrets: the Secret with the hub's data for the
+// webhook, and the Secret with the CA that issues the webhook's certificate.
 func directRights(in ManifestInput) []any {
 	if !in.direct() {
 		return nil

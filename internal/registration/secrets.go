@@ -86,8 +86,8 @@ func secretName(cluster string) string {
 	return RegistrationSecret(types.NamespacedName{Namespace: namespace, Name: name}).Name
 }
 
-// ReadToken reads the join token from a Cluster's registration Secret. The argument ttl comes from the Cluster. If
-// the Secret lacks Drover's annotations, the token counts as expired, so that reading fails closed.
+// ReadToken reads the join token from a Cluster's registration Secret. The argument ttl comes from the Cluster's spec.
+// If the Secret lacks Drover's annotations, the token counts as expired, so that reading fails closed.
 func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	value := string(secret.Data[KeyToken])
 	created, err := time.Parse(time.RFC3339, secret.Annotations[annotationTokenCreated])
@@ -105,8 +105,8 @@ func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	}
 }
 
-// TokenCreated returns when the join token in a Cluster's registration Secret was created. If the Secret does not
-// contain this time, it returns when the Secret was created.
+// TokenCreated returns the time when the join token in a Cluster's registration Secret was created. If the Secret does
+// not contain this time, TokenCreated returns the time when the Secret was created.
 func TokenCreated(secret metav1.Object) time.Time {
 	if created, err := time.Parse(time.RFC3339, secret.GetAnnotations()[annotationTokenCreated]); err == nil {
 		return created
@@ -114,11 +114,11 @@ func TokenCreated(secret metav1.Object) time.Time {
 	return secret.GetCreationTimestamp().Time
 }
 
-// maxCached is the maximum size, in bytes, of a Secret value that the manager keeps in memory. The longest value that
+// maxCached is the maximum size of a Secret value that the manager keeps in memory, in bytes. The longest value that
 // the manager needs is a hash or a token.
 const maxCached = 1 << 10
 
-// maxMark is the maximum size, in bytes, of an annotation that the manager keeps in memory. The annotations that the
+// maxMark is the maximum size of an annotation that the manager keeps in memory, in bytes. The annotations that the
 // manager needs contain a hash or a time.
 const maxMark = 256
 
@@ -203,7 +203,7 @@ func Ours(secret *corev1.Secret, cluster, kind string) bool {
 	return owned.Marks{Type: corev1.SecretTypeOpaque, Labels: ownLabels(cluster, kind)}.Has(secret)
 }
 
-// Owned reports whether Drover created a registration Secret for this Cluster or Host, and not for an earlier object
+// Owned reports whether Drover created a registration Secret for this Cluster or Host rather than for an earlier object
 // with the same name. The content of any other Secret must not be sent or applied anywhere.
 func Owned(secret *corev1.Secret, owner client.Object) bool {
 	return Ours(secret, memberName(owner).Name, v1.SecretKindRegistration) && owned.By(secret, owner.GetUID())
@@ -332,7 +332,7 @@ func ReadIdentity(secret *corev1.Secret) (*AgentIdentity, error) {
 	}, nil
 }
 
-// WriteIdentity writes an identity into a Cluster's agent Secret, which may be new.
+// WriteIdentity writes an identity into a Cluster's agent Secret. The Secret may be new.
 func WriteIdentity(secret *corev1.Secret, cluster client.Object, id AgentIdentity) {
 	member := memberName(cluster)
 	name := AgentSecret(member)

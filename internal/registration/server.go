@@ -57,7 +57,7 @@ type Server struct {
 	Writer client.Writer
 	// Settings returns the settings that agents receive.
 	Settings func() protocol.Settings
-	// Audience returns the audience of connect tokens, which identifies the hub.
+	// Audience returns the audience of connect tokens. The audience identifies the hub.
 	Audience func() string
 	// Refused is called after a client that has a Cluster's token or key was refused.
 	Refused func(cluster types.NamespacedName, reason, message string)
@@ -71,7 +71,7 @@ type Server struct {
 	downloads downloads
 }
 
-// Register adds handlers for the paths that agents use, except PathConnect, which the caller combines with
+// Register adds handlers for the paths that agents use, except PathConnect. The caller combines PathConnect with
 // Authenticate.
 func (s *Server) Register(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+protocol.PathRegister, s.serveRegister)

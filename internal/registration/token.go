@@ -68,7 +68,7 @@ const joinTime = time.Minute
 // Joining reports whether an agent may be joining with the token. During a join, the token is not replaced.
 func (t Token) Joining(now time.Time) bool { return now.Before(t.Claimed.Add(joinTime)) }
 
-// Expires returns when the token expires.
+// Expires returns the time when the token expires.
 func (t Token) Expires() time.Time { return t.Created.Add(t.TTL) }
 
 // Usable returns nil if the token can be used to join. Otherwise, it returns the reason why the token cannot be used.

@@ -32,7 +32,7 @@ const (
 	timeout = 10 * time.Second
 	// maxHeader is the maximum size of a response's headers, in bytes.
 	maxHeader = 32 << 10
-	// maxVersion is the maximum length of a version, as in the schema of Plan.
+	// maxVersion is the maximum length of a version. The schema of Plans defines the same limit.
 	maxVersion = 128
 )
 
@@ -54,7 +54,7 @@ const (
 var ErrAddress = errors.New("its host has no address that is allowed for a channel")
 
 // refusal returns the error for all addresses that a reach does not include, and for names without an address. The
-// error is always the same, so that it discloses neither an address nor which names exist in the hub's network.
+// error is always the same, so that it discloses neither addresses nor the names that exist in the hub's network.
 func (r Reach) refusal() error {
 	if r == Public {
 		return fmt.Errorf("%w: use one whose name resolves to a public address, or set channels.private in the manager's "+

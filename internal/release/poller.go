@@ -13,7 +13,7 @@ import (
 
 // Intervals between queries.
 const (
-	// Interval is the time between queries of a channel, with a jitter of ten percent.
+	// Interval is the time between queries of a channel. A jitter of ten percent is added to or subtracted from it.
 	Interval = 15 * time.Minute
 	// firstRetry is the delay after the first failed request. It doubles with each failure, up to Interval.
 	firstRetry = 15 * time.Second

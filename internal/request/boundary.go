@@ -13,8 +13,8 @@ import (
 
 // boundaries finds the ends of events in a stream that arrives in pieces.
 type boundaries interface {
-	// scan processes the next piece. It returns two offsets in the piece: the end of the first event that ends in the
-	// piece, and the end of the last such event. Both are -1 if no event ends in the piece. A stream starts at a
+	// scan processes the next piece. It returns two offsets in the piece: the end of the first event that ends there,
+	// and the end of the last event that ends there. Both are -1 if no event ends in the piece. A stream starts at a
 	// boundary.
 	scan(p []byte) (first, last int)
 }
@@ -51,7 +51,8 @@ func (lines) scan(p []byte) (first, last int) {
 // headSize is the size of the length prefix of each protobuf event.
 const headSize = 4
 
-// frames finds protobuf events. Each event is preceded by its length, as four bytes in big-endian order.
+// frames finds protobuf events. Each event is preceded by its length, which is encoded as four bytes in big-endian
+// order.
 type frames struct {
 	head [headSize]byte
 	have int    // number of bytes of the head that have arrived

@@ -23,8 +23,8 @@ func staysHere(name string) bool {
 	switch http.CanonicalHeaderKey(name) {
 	case "Authorization", "Cookie", "Cookie2", "Proxy-Authorization", // must not be disclosed to the member
 		"Priority", // would change the order of streams in the tunnel
-		// Origin and Referer name pages of the hub, which the member does not serve. SetOrigin sets an origin that
-		// the member serves.
+		// Origin and Referer name pages of the hub. The member does not serve these pages. SetOrigin sets an origin
+		// that the member serves.
 		"Origin", "Referer",
 		// the server sends 100 Continue itself when it reads the body
 		"Expect",

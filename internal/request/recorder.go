@@ -13,7 +13,7 @@ import (
 // the connection was closed on purpose.
 const Aborted = 0
 
-// Recorder is an http.ResponseWriter that records the status. Use NewRecorder to create a Recorder.
+// Recorder is an http.ResponseWriter that records the status of the response. Use NewRecorder to create a Recorder.
 type Recorder struct {
 	http.ResponseWriter
 	status int

@@ -27,7 +27,7 @@ type Info struct {
 	Group, Version string
 	// Namespace is empty for cluster-scoped objects. For a Namespace object, it is the object's own name.
 	Namespace string
-	// Resource is the plural name, as in the path. It is empty for a path that is not a resource.
+	// Resource is the plural name that the path contains. It is empty for a path that is not a resource.
 	Resource string
 	// Subresource is the subresource, such as "log", or empty.
 	Subresource string
@@ -72,7 +72,7 @@ func (i *Info) readPath(method string) bool {
 		return false
 	}
 	i.Verb = resourceVerb(method)
-	if parts[0] == "watch" || parts[0] == "proxy" { // deprecated path formats, which API servers still accept
+	if parts[0] == "watch" || parts[0] == "proxy" { // deprecated path formats that API servers still accept
 		if len(parts) == 1 {
 			i.Verb, i.Group, i.Version = plainVerb(method), "", ""
 			return false

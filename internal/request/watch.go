@@ -77,7 +77,7 @@ type watchBody struct {
 }
 
 // EndWatch makes the response to a watch end when ctx ends. If ctx ends between two events, the response ends
-// immediately. Otherwise, the response ends at the end of the current event. If that event is not complete within 5
+// immediately. If ctx ends during an event, the response ends after that event. If the event is not complete within 5
 // s, the response ends with ErrBrokenOff.
 func EndWatch(ctx context.Context, response *http.Response) { endWatch(response, nil, ctx) }
 

@@ -16,7 +16,7 @@ import (
 
 type tally struct {
 	total, complete   int
-	applying, waiting int // nodes in progress, and nodes between two attempts
+	applying, waiting int // nodes in progress, including nodes between two attempts
 	settling, failed  int
 	former            int // waiting nodes that failed permanently with an earlier version of the plan
 	unready           int

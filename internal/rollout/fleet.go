@@ -16,8 +16,8 @@ import (
 // Rest is the name of the wave that contains the members that no other wave selects.
 const Rest = "rest"
 
-// FleetPlan is a Plan on the hub together with its hash and revision. It specifies the work in the members, and the
-// pace.
+// FleetPlan is a Plan on the hub together with its hash and revision. It specifies the work in the members and the pace
+// of the rollout.
 type FleetPlan struct {
 	Name string
 	Pace Pace
@@ -26,7 +26,7 @@ type FleetPlan struct {
 	// Resume is the Plan's annotation v1.AnnotationResume. A user sets it to the current revision to continue the
 	// plan although members are ahead.
 	Resume string
-	// Omitted contains, by wave, the counts of members that the caller left out. These members affect a step only
+	// Omitted contains the counts of members that the caller left out, by wave. These members affect a step only
 	// through their counts.
 	Omitted []OmittedMembers
 }
@@ -82,7 +82,7 @@ type ClusterClaim struct {
 	Complete *time.Time `json:"complete,omitempty"`
 	// Failed is the time when a node of the member used up its attempts. It is nil if no node has.
 	Failed *time.Time `json:"failed,omitempty"`
-	// Ahead is set, without a revision, if the member had progressed further than this hub knew.
+	// Ahead is set if the member had progressed further than this hub knew. Revision is then empty.
 	Ahead *Ahead `json:"ahead,omitempty"`
 }
 
@@ -281,8 +281,8 @@ func (f *Fleet) idle(c *Cluster) bool {
 		reason == v1.ReasonNodeFailed
 }
 
-// Deliver returns the form in which the plan is delivered to a member. The result depends only on the hub's knowledge
-// of the member, so a new leader does not have to query the member.
+// Deliver returns the form in which the hub delivers the plan to a member. The result depends only on the hub's
+// knowledge of the member, so a new leader does not have to query the member.
 func (f *Fleet) Deliver(c *Cluster) Delivery {
 	switch {
 	case c.Claim == nil:

@@ -24,9 +24,9 @@ func SecretDigest(secret *corev1.Secret) (string, error) {
 	return digest(secret.Type, secret.Data)
 }
 
-// Hash returns the value of the label on nodes that have completed a plan. It is 56 characters long. It is computed
-// from the work on a node, the version (before or after conversion with Version), and the digests of Secrets by name.
-// It does not cover Secrets with ignoreUpdates or Secrets that the plan does not mount.
+// Hash returns the value of the label on nodes that have completed a plan. The value is 56 characters long. It is
+// computed from the work on a node, the version (before or after conversion with Version), and the digests of Secrets
+// by name. It does not cover Secrets with ignoreUpdates or Secrets that the plan does not mount.
 func Hash(work *v1.NodeWork, version string, secrets map[string]string) (string, error) {
 	matter := map[string]string{}
 	for _, s := range work.Secrets {
@@ -54,8 +54,8 @@ func digest(parts ...any) (string, error) {
 
 const maxName = 253
 
-// ForMember returns the spec that members receive. It has no target and no channel. It contains the version, which is
-// never empty, and refers to the plan's Secrets by the names of their copies in members.
+// ForMember returns the spec that members receive. It has no target and no channel. Its version is never empty. It
+// refers to the plan's Secrets by the names of their copies in members.
 func ForMember(plan string, spec *v1.PlanSpec, version string) *v1.PlanSpec {
 	s := spec.DeepCopy()
 	s.PlanTarget, s.Channel, s.Version = v1.PlanTarget{}, "", version

@@ -127,7 +127,7 @@ type view struct {
 	window      *Window
 	tolerations []corev1.Toleration // tolerations of the plan's pods
 	jobs        map[string][]Job    // Jobs of this plan, by node
-	until       time.Time           // the latest time for the next decision
+	until       time.Time           // deadline for the next decision
 }
 
 func look(m *Member, p Plan, now time.Time) (*view, error) {

@@ -70,8 +70,8 @@ func (f *Fleet) next() FleetDecision {
 	return FleetDecision{Wait: why}
 }
 
-// steadyTime is the minimum time for which a failed member counts as failed, no matter what it reports in the
-// meantime. As a result, an agent whose reports alternate causes at most two writes per minute.
+// A failed member counts as failed for at least steadyTime, no matter what it reports in the meantime. As a result, an
+// agent whose reports alternate causes at most two writes per minute.
 const steadyTime = time.Minute
 
 // record returns the step that writes a member's progress into its claim. It returns nil if there is nothing to
@@ -91,8 +91,8 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 			Claim: &ClusterClaim{Since: f.now, Ahead: &Ahead{Found: c.Status.Revision, Plan: f.plan.Revision}}}
 	}
 	if !f.current(c) && c.Claim.Complete == nil && c.Claim.Revision != "" && f.idle(c) {
-		// Write the claim without a revision. Otherwise, the member would be in progress without a slot if the plan
-		// were changed back.
+		// Write the claim without a revision. If the claim kept its revision and the plan were changed back, the member
+		// would be in progress without a slot.
 		return &ClusterStep{Verb: VerbYield, Cluster: c.Name, Claim: &ClusterClaim{Since: c.Claim.Since}}
 	}
 	if !f.current(c) || c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision {

@@ -17,9 +17,9 @@ type Plan struct {
 	// Generation is the generation of the spec. When it changes, failed nodes are retried.
 	Generation int64
 	Spec       v1.PlanSpec
-	// Version is the plan's version, as returned by the function Version.
+	// Version is the plan's version. It is a result of the function Version.
 	Version string
-	// Hash is the plan's hash, as computed by the function Hash.
+	// Hash is the plan's hash. It is a result of the function Hash.
 	Hash string
 }
 
@@ -177,13 +177,13 @@ const (
 	WriteNode Act = "WriteNode"
 	// CreateJob creates Job.
 	CreateJob Act = "CreateJob"
-	// DeleteJob deletes Job and its pods, with foreground deletion.
+	// DeleteJob uses foreground deletion to delete Job and its pods.
 	DeleteJob Act = "DeleteJob"
 	// StartDrain starts to evict the pods of the node.
 	StartDrain Act = "StartDrain"
 )
 
-// Verb is the purpose of a Step, as shown to users.
+// Verb is the purpose of a Step. It is shown to users.
 type Verb string
 
 // Verbs of steps. VerbBegin to VerbUpgrade are the steps of a node, in order.
@@ -230,8 +230,8 @@ type Wait struct {
 	Reason string
 	// Message contains details and explains how to solve the problem.
 	Message string
-	// Until is the latest time for the next decision. If it is zero, the decision changes only when the observed
-	// state changes.
+	// Until is the deadline for the next decision. If it is zero, the decision changes only when the observed state
+	// changes.
 	Until time.Time
 }
 

@@ -33,7 +33,7 @@ type Wave struct {
 	// Selector selects members that are in no earlier wave. A nil selector selects all such members.
 	Selector *metav1.LabelSelector
 	// Share is the percentage of the selected members that are in the wave, rounded up. The members are chosen by a
-	// hash of their names, which spreads them over all workspaces. 0 means all members.
+	// hash of their names, so that they are spread over all workspaces. 0 means all members.
 	Share int
 	// Soak is how long the wave must have been complete before the next wave may start.
 	Soak time.Duration
@@ -53,7 +53,7 @@ func PaceOf(spec *v1.PlanSpec) Pace {
 	return p
 }
 
-// Status is the progress of a member, as last reported by its agent.
+// Status is the progress of a member according to the latest report of the member's agent.
 type Status struct {
 	// Revision is the revision that the report refers to. Hash is the hash of the work on each node.
 	Revision, Hash string

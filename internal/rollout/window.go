@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	_ "time/tzdata" // time zone database for windows, because the image does not contain one
+	_ "time/tzdata" // embeds the time zone database for windows, because the image does not contain one
 
 	v1 "github.com/drover-dev/drover/api/v1"
 )
@@ -68,8 +68,8 @@ func NewWindow(spec *v1.TimeWindow) (*Window, error) {
 }
 
 // ParseWindow parses text such as "Sat,Sun 02:00-06:00 Europe/Berlin". The text consists of days, times and a time
-// zone, in this order. Each of these parts is optional. For empty text, ParseWindow returns a nil window, which is
-// always open.
+// zone, in this order. Each of these parts is optional. For empty text, ParseWindow returns a nil window. A nil window
+// is always open.
 func ParseWindow(text string) (*Window, error) {
 	fields := strings.Fields(text)
 	if len(fields) == 0 {

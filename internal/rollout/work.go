@@ -47,9 +47,9 @@ func (v *view) work(n *Node) *Step {
 	return v.approach(n, c)
 }
 
-// redate returns a claim without times in the future, and reports whether it contained any. Such times mean that the
-// clock of either the writer or the reader was wrong, and a node must not wait for the difference between the two
-// clocks.
+// redate returns a copy of the claim in which times in the future are replaced with the current time. It also reports
+// whether the claim contained any. A time in the future means that the clock of either the writer or the reader was
+// wrong. A node must not wait until this time has passed.
 func (v *view) redate(c Claim) (Claim, bool) {
 	wrong := func(t time.Time) bool { return t.After(v.now.Add(maxSkew)) }
 	ahead := false
@@ -102,13 +102,13 @@ func (v *view) again(n *Node, c Claim) *Step {
 	return write(VerbRetry, n, c, &next)
 }
 
-// changed reports whether the plan has changed since a node started.
+// changed reports whether the plan has changed since the node that holds c started.
 func (v *view) changed(c Claim) bool {
 	return c.Hash != v.plan.Hash || c.Generation != v.plan.Generation
 }
 
-// fresh returns the claim for a node that starts, for the first time or again. The claim's attempt is greater than
-// the attempt of any of the node's Jobs, so that no earlier Job is mistaken for a current one.
+// fresh returns the claim for a node that starts for the first time or starts again. The claim's attempt is greater
+// than the attempt of any of the node's Jobs, so that no earlier Job is mistaken for a current one.
 func (v *view) fresh(n *Node, was Claim) *Claim {
 	used := was.Attempt
 	for _, j := range v.jobs[n.Name] {
@@ -120,7 +120,7 @@ func (v *view) fresh(n *Node, was Claim) *Claim {
 	}
 }
 
-// retryAt returns when the next attempt is due after a failure.
+// retryAt returns the time when the next attempt is due after a failure.
 func (v *view) retryAt(c Claim) time.Time { return c.Failure.At.Add(v.backoff(c.Spent)) }
 
 // stuck reports whether a node in progress is waiting for its kubelet. This is the case if the node is not ready, and
@@ -182,9 +182,9 @@ func (v *view) complete(n *Node, c Claim) *Step {
 	return s
 }
 
-// PostCompleteLabels returns the labels that a plan sets on nodes that have completed it, with the version and the hash
-// filled in. It returns an error if one of the labels is invalid. In that case, no node may start, because the API
-// server would reject the write that completes a node and uncordons it.
+// PostCompleteLabels returns the labels that a plan sets on nodes that have completed the plan. The version and the
+// hash are filled in. It returns an error if one of the labels is invalid. In that case, no node may start, because the
+// API server would reject the write that completes a node and uncordons it.
 func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]string, error) {
 	filled := strings.NewReplacer("$(LATEST_VERSION)", version, "$(LATEST_HASH)", hash)
 	labels := map[string]string{}
@@ -234,7 +234,7 @@ func (v *view) approach(n *Node, c Claim) *Step {
 			continue
 		}
 		if j.Deleting {
-			return nil // the Job's name is still taken, and its pods may still be running
+			return nil // the Job's name is still taken; the Job's pods may still be running
 		}
 		return &Step{Act: DeleteJob, Verb: VerbClean, Node: n.Name, Job: j}
 	}

@@ -17,7 +17,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// scrapePatience is the maximum time that a scrape waits for a cache that has not synced yet.
+// scrapePatience limits how long a scrape waits for a cache to sync.
 const scrapePatience = time.Second
 
 // states is a collector that counts objects by the values of two labels. The values are read from the objects'
@@ -26,7 +26,7 @@ type states[L client.ObjectList] struct {
 	client.Reader
 	desc *prometheus.Desc
 	new  func() L
-	// each calls count once for each object in a list, with the values of the two labels.
+	// each calls count once for each object in a list. The arguments of count are the values of the two labels.
 	each func(list L, count func(first, second string))
 }
 

@@ -22,7 +22,7 @@ const (
 	// keepBeyond is added to the time for which this replica continues to use a tunnel. Agents are told to keep the
 	// tunnel for the sum, so that the replica always closes the tunnel first.
 	keepBeyond = 10 * time.Second
-	// refusedFor is the range of Retry-After, in seconds, for agents that connect while this replica is stopping. The
+	// refusedFor is the range of Retry-After for agents that connect while this replica is stopping, in seconds. The
 	// value is random, so that the agents do not all reconnect at the same time.
 	refusedFor = 5
 )

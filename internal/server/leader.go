@@ -29,8 +29,8 @@ const leaseName = "drover-manager"
 // stops.
 var errLeaseLost = errors.New("the Lease could not be renewed")
 
-// Run runs a replica until ctx ends or a part fails. It stops the manager, which runs the caches and the controllers,
-// after all parts have ended.
+// Run runs a replica until ctx ends or a part fails. After all parts have ended, it stops the manager. The manager runs
+// the caches and the controllers.
 func Run(ctx context.Context, mgr ctrl.Manager, parts ...func(context.Context) error) error {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -56,7 +56,8 @@ func Run(ctx context.Context, mgr ctrl.Manager, parts ...func(context.Context) e
 // The other parts run in the manager itself.
 //
 // A ctrl.Manager with leader election would first stop the parts that do not require leadership, and release its Lease
-// last. No replica would then be the leader while this one waits for its users' sessions to end, which can take hours.
+// last. No replica would then be the leader while this one waits for its users' sessions to end. Waiting for them can
+// take hours.
 type Leader struct {
 	ctrl.Manager
 	lock      resourcelock.Interface // nil if there is no election

@@ -72,8 +72,8 @@ func (l *addressQueue) enter(ctx context.Context, address string) error {
 	return nil
 }
 
-// configFor is used as tls.Config.GetConfigForClient, which is called before the expensive part of a handshake. It does
-// not change the configuration.
+// configFor is used as tls.Config.GetConfigForClient. This function is called before the expensive part of a handshake.
+// It does not change the configuration.
 func (p *handshakePace) configFor(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	in := p.others
 	if soundsLikeAgent(hello.SupportedProtos) {

@@ -74,5 +74,6 @@ func tokenExpires(p members.Peer, now time.Time) time.Time {
 	return expires
 }
 
-// Synced reports whether the members of other replicas are known, or the server has stopped waiting for them.
+// Synced reports whether the members of other replicas are known. It also returns true if the server has stopped
+// waiting for them.
 func (s *Server) Synced() bool { return s.Peers == nil || s.Peers.Synced() }

@@ -33,7 +33,7 @@ const (
 	idleTimeout     = 2 * time.Minute
 	// streamsPerUser is the maximum number of concurrent requests on one HTTP/2 connection of a user.
 	streamsPerUser = 250
-	// uploadWindow is the receive window, in bytes, of one HTTP/2 connection of a user. It allows 5 MB/s with a
+	// uploadWindow is the receive window of one HTTP/2 connection of a user, in bytes. It allows 5 MB/s with a
 	// round-trip time of 50 ms.
 	uploadWindow = 256 << 10
 )
@@ -49,8 +49,8 @@ const (
 	maxReadHeaderBytes = 256 << 10
 )
 
-// connections limits the connections to the port, first in total and then per address, before any work is done for a
-// connection.
+// connections limits the connections to the port before any work is done for a connection. It first checks the total
+// number and then the number for the address.
 func (s *Server) connections(l net.Listener) net.Listener {
 	return newConnections(s.Connections.Source, s.telemetry.turnedAway.Inc).listener(netutil.LimitListener(smallBuffers{l},
 		s.Connections.All))
@@ -69,7 +69,7 @@ func (l smallBuffers) Accept() (net.Conn, error) {
 	return conn, err // net/http examines the listener's errors
 }
 
-// port returns the port's HTTP server, which limits the rate of handshakes.
+// port returns the port's HTTP server. This server limits the rate of handshakes.
 func (s *Server) port(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           handler,
@@ -134,9 +134,9 @@ func headerBytes(r *http.Request) int {
 	return n
 }
 
-// lastAnswers makes each response the last one on its connection once closing has ended. Users then open a new
-// connection, which reaches another replica. If an idle connection were closed instead, its user would notice only when
-// a request fails.
+// lastAnswers makes each response the last one on its connection once closing has ended. Users then open new
+// connections, and these reach another replica. If an idle connection were closed instead, its user would notice only
+// when a request fails.
 func lastAnswers(closing context.Context, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if closing.Err() != nil && r.Header.Get("Upgrade") == "" { // an upgrade is always the last request on its connection
@@ -147,8 +147,8 @@ func lastAnswers(closing context.Context, next http.Handler) http.Handler {
 }
 
 // byAudience sends a request whose path does not identify a member to the member in its token's audience. This serves
-// clients that drop the path of a server's address, as Flux does. The token is verified later, together with the path
-// that is set here.
+// clients that drop the path of a server's address, for example Flux. The token is verified later, together with the
+// path that is set here.
 func byAudience(audiences identity.Audiences, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isAPI(r.URL.Path) {
@@ -203,7 +203,7 @@ func (s *Server) others(ctx, closing context.Context) http.Handler {
 	}
 	s.Changes.Register(closing, mux)
 	page.Register(mux)
-	s.probes(ctx, mux) // for load balancers, which probe the port to which they forward
+	s.probes(ctx, mux) // for load balancers, because they probe the port to which they forward
 	return mux
 }
 
@@ -213,7 +213,7 @@ func (s *Server) readiness(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return errors.New("stopping")
 	}
-	// Otherwise users would get errors for members that are connected to other replicas.
+	// Without this check, users would get errors for members that are connected to other replicas.
 	if !s.Synced() {
 		return errors.New("other replicas have not reported their members yet")
 	}

@@ -184,7 +184,8 @@ func newRegistration(
 	}
 }
 
-// addIndexes adds the lookup indexes to the caches. It returns the index of grants, which finds a principal's bindings.
+// addIndexes adds the lookup indexes to the caches. It returns the index of grants. This index finds a principal's
+// bindings.
 func addIndexes(ctx context.Context, mgr ctrl.Manager) (*index.Grants, error) {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Secret{}, registration.TokenHashIndex,
 		registration.IndexTokenHash); err != nil {
@@ -229,7 +230,7 @@ func (t *telemetry) watchPolicies(
 	return mgr.Add(watch)
 }
 
-// cachesSynced reports, without waiting, whether the caches from which requests are answered have synced.
+// cachesSynced reports whether the caches from which requests are answered have synced. It does not wait for them.
 func cachesSynced(mgr ctrl.Manager, cfg config.Config) error {
 	kinds := []client.Object{&v1.Cluster{}, &corev1.Secret{}, &v1.ClusterRoleTemplateBinding{}, &v1.ProjectRoleTemplateBinding{}, &v1.Project{}}
 	if cfg.SignIn.On() {

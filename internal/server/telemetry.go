@@ -53,7 +53,7 @@ type telemetry struct {
 func newTelemetry(
 	ctx context.Context, cfg config.Tracing, agent string, members *members.States, log logr.Logger,
 ) (*telemetry, error) {
-	host, _ := os.Hostname() // the pod's name, which distinguishes the replicas' spans
+	host, _ := os.Hostname() // the pod's name distinguishes the replicas' spans
 	service, version, _ := strings.Cut(agent, "/")
 	tracer, err := tracing.New(ctx, tracing.Options{
 		Endpoint: cfg.Endpoint, Ratio: *cfg.SampleRatio, Service: service, Version: version, Instance: host,

@@ -63,9 +63,9 @@ type Namespace struct {
 
 // Result is a set's content for one member.
 type Result struct {
-	// Objects are in a stable order. The complete objects come first. They are followed, for each namespace, by the
-	// Namespace's labels, the quota, and the templates in the given order. An object of the Namespace kind is merged
-	// into the existing object. Drover never deletes a Namespace.
+	// Objects are in a stable order. The complete objects come first. After them, each namespace has the Namespace's
+	// labels, the quota, and the templates in the given order. An object of the Namespace kind is merged into the
+	// existing object. Drover never deletes a Namespace.
 	Objects []*unstructured.Unstructured
 	// Short lists the namespaces that got less quota than the default, ordered by name.
 	Short []string
@@ -80,9 +80,9 @@ func Reserved(namespace string) bool {
 		strings.HasPrefix(namespace, "drover-")
 }
 
-// Expand returns all objects of a set. The argument namespaces contains, in any order, the namespaces in the member
-// whose labels assign them to the project. Expand leaves out reserved namespaces. It adds labels, which must be the
-// Labels of the set, to the objects that it creates. No object appears twice.
+// Expand returns all objects of a set. The argument namespaces contains the namespaces in the member whose labels
+// assign them to the project, in any order. Expand leaves out reserved namespaces. It adds the given labels to the
+// objects that it creates. These labels must be the Labels of the set. No object appears twice.
 func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Result, error) {
 	out := Result{Objects: slices.Clone(c.Objects)}
 	p := c.PerNamespace

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package set defines a Set, which is the part of an object on the hub that is delivered to one member.
+// Package set defines a Set: the part of an object on the hub that is delivered to one member.
 //
 // A Set has an ID, a digest, content, and optionally an expiry time. The hub and the agent share this package. The hub
 // encodes objects and templates into a set. The agent expands the templates whenever a namespace is added or removed,
@@ -30,8 +30,8 @@ const MaxSize = 8 << 20
 
 // Kinds of sets. The kind is the first part of an ID.
 const (
-	// Guards is the set with the policies that guard other sets. A member has one such set, and its ID is "guards". An
-	// agent that removes all sets removes this set last.
+	// Guards is the set with the policies that guard other sets. A member has only one Guards set. The ID of the set is
+	// "guards". An agent that removes all sets removes this set last.
 	Guards = "guards"
 	// Role is the set with the ClusterRole of a RoleTemplate.
 	Role = "role"
@@ -39,12 +39,13 @@ const (
 	ClusterBinding = "crtb"
 	// ProjectBinding is the set with the RoleBindings of a ProjectRoleTemplateBinding.
 	ProjectBinding = "prtb"
-	// Project is the set with the namespaces of a Project, and their quotas, limits and network policies.
+	// Project is the set with the namespaces of a Project and the quotas, limits and network policies of these
+	// namespaces.
 	Project = "project"
 	// Secrets is the set with the copies of a Project's Secrets.
 	Secrets = "secrets"
-	// Direct is the set with the data that the agent needs for direct access. A member has one such set, and its ID is
-	// "direct".
+	// Direct is the set with the data that the agent needs for direct access. A member has only one Direct set. The ID
+	// of the set is "direct".
 	Direct = "direct"
 	// Plan is the set with a Plan and the copies of its Secrets.
 	Plan = "plan"
@@ -58,8 +59,8 @@ func ID(kind, object string) string { return kind + "/" + object }
 type Set struct {
 	// ID identifies the object on the hub, for example "crtb/alice-owns-prod".
 	ID string
-	// Digest is the digest of all other fields. It is the SHA-256, in hexadecimal, of the JSON with an empty digest.
-	// This JSON is canonical, because Go writes fields in declaration order and sorts the keys of maps.
+	// Digest is the digest of all other fields. It is the hexadecimal SHA-256 of the JSON with an empty digest. This
+	// JSON is canonical, because Go writes fields in declaration order and sorts the keys of maps.
 	Digest string
 	// ExpiresAt is when the agent removes the set's objects, according to its own clock. If it is nil, the set never
 	// expires.
@@ -77,7 +78,7 @@ type encoded struct {
 
 // Content is the content of a set.
 type Content struct {
-	// Objects are complete objects, which are applied unchanged.
+	// Objects are complete objects. They are applied unchanged.
 	Objects []*unstructured.Unstructured `json:"objects,omitempty"`
 	// PerNamespace is the content for each namespace of a project.
 	PerNamespace *PerNamespace `json:"perNamespace,omitempty"`
@@ -98,7 +99,7 @@ func New(id string, expiresAt *time.Time, content Content) (*Set, error) {
 	return &Set{ID: id, Digest: digest, ExpiresAt: expiresAt, json: whole}, nil
 }
 
-// encode returns the JSON of a set without its digest, and the digest.
+// encode returns the JSON of a set and the set's digest. The JSON does not contain the digest.
 func encode(s encoded) (raw []byte, digest string, err error) {
 	if !ValidID(s.ID) {
 		return nil, "", fmt.Errorf("make set %q: the ID is not valid", s.ID[:min(len(s.ID), MaxID)])
@@ -149,7 +150,7 @@ var validID = regexp.MustCompile(`^[a-z]+(/[a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`)
 // kind.
 func ValidID(id string) bool { return len(id) <= MaxID && validID.MatchString(id) }
 
-// Object converts an object into the format used in sets, without the fields that only an API server sets.
+// Object converts an object into the format used in sets. It removes the fields that only an API server sets.
 func Object(object runtime.Object) (*unstructured.Unstructured, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
@@ -166,9 +167,9 @@ const (
 	hashLength = 12
 )
 
-// Label returns the value of the label cluster.drover.dev/set for a set's ID, with "." instead of "/". A value that is
-// too long for a label is truncated. It then starts with "kind-" instead of "kind." and ends in a hash of the ID, so
-// that a user cannot choose an ID that results in another ID's label.
+// Label returns the value of the label cluster.drover.dev/set for a set's ID. In this value, "." replaces "/". A value
+// that is too long for a label is truncated. It then starts with "kind-" instead of "kind." and ends in a hash of the
+// ID, so that a user cannot choose an ID that results in another ID's label.
 func Label(id string) string {
 	value := strings.ReplaceAll(id, "/", ".")
 	if len(value) <= maxLabel {

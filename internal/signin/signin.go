@@ -57,7 +57,7 @@ type Options struct {
 	// Issuer is the public URL of the hub.
 	Issuer string
 	// Client reads Users, AuthProviders, and the Secrets in Namespace from a cache, and writes sessions. Live reads
-	// from the API server. It is used for objects that might not be in the cache yet.
+	// objects that might not be in the cache yet from the API server.
 	Client    client.Client
 	Live      client.Reader
 	Namespace string

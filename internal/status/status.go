@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxNote is the maximum length, in bytes, that the API server allows for an event's text.
+// maxNote is the maximum length of an event's text that the API server allows, in bytes.
 const maxNote = 1024
 
 // Update collects the changes of one reconcile to an object. Create it with Begin. Only one goroutine may use it.
@@ -38,7 +38,7 @@ type Event struct {
 	Warning bool
 	// Reason is one of the Reason constants of api/v1.
 	Reason string
-	// Action is the action that was taken, in the imperative, for example "Join".
+	// Action names the action that was taken. It is in the imperative, for example "Join".
 	Action  string
 	Message string
 	// Rare makes Written remember when the event was recorded. See Written.Told.
@@ -92,7 +92,7 @@ func (u *Update) Commit(ctx context.Context, c client.Client, recorder events.Ev
 // maxMessage limits the message of a condition, in bytes.
 const maxMessage = 1536
 
-// Readiness is the overall result of reconciling an object, as shown in the object's status.
+// Readiness is the overall result of reconciling an object. The object's status shows this result.
 type Readiness struct {
 	Ready bool
 	// Stalled is true if manual action is required.

@@ -24,15 +24,15 @@ const (
 
 // Written remembers a controller's writes to the objects of a kind. It keeps each object until the cache contains the
 // written version, and keeps the time when the object's status was written. Without Written, a controller that reads an
-// outdated object from the cache would write the same decision, and record the same event, a second time. The zero
-// value is ready to use.
+// outdated object from the cache would write the same decision and record the same event a second time. The zero value
+// is ready to use.
 type Written[T client.Object] struct {
 	mu      sync.Mutex // guards the fields below
 	objects map[types.NamespacedName]T
 	paces   map[types.NamespacedName]pace
 }
 
-// pace holds the time when the status of an object was written, and the wait until the next write.
+// pace holds the time when the status of an object was written and how long to wait until the next write.
 type pace struct {
 	at         time.Time
 	rest       time.Duration
@@ -108,8 +108,8 @@ func (w *Written[T]) Note(object T) {
 }
 
 // Newest returns the version of an object that was last written, or the cached version if it is not older. The caller
-// may change a written version, which is a copy. It must not change the cached version if the cache shares that version
-// with others.
+// may change a written version, because it is a copy. It must not change the cached version if the cache shares that
+// version with others.
 func (w *Written[T]) Newest(cached T) T {
 	name := client.ObjectKeyFromObject(cached)
 	w.mu.Lock()
@@ -157,8 +157,8 @@ func (w *Written[T]) wait(name types.NamespacedName, urgent bool, now time.Time)
 	return max(0, p.at.Add(p.rest).Sub(now))
 }
 
-// slow records a write and its rare events. The next write waits for the duration rest or, if rest is 0, for a duration
-// that grows with each write.
+// slow records a write and its rare events. The next write waits for the duration rest. If rest is 0, it waits for a
+// duration that grows with each write.
 func (w *Written[T]) slow(object T, rest time.Duration, told []string, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

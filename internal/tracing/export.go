@@ -85,7 +85,7 @@ func tracesURL(endpoint string) (string, error) {
 	return u.JoinPath("v1", "traces").String(), nil
 }
 
-// headers parses headers in the OpenTelemetry format, key=value,key=value, with percent-encoded values.
+// headers parses headers in the OpenTelemetry format: key=value,key=value. The values are percent-encoded.
 func headers(list string) (http.Header, error) {
 	h := http.Header{}
 	for entry := range strings.SplitSeq(list, ",") {

@@ -13,8 +13,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// otlpRequest is the OTLP 1 message ExportTraceServiceRequest in JSON, with the fields that Drover's spans need. IDs
-// are hexadecimal, enums are numbers, and 64-bit numbers are strings.
+// otlpRequest is the JSON form of the OTLP 1 message ExportTraceServiceRequest. It contains only the fields that
+// Drover's spans need. IDs are hexadecimal, enums are numbers, and 64-bit numbers are strings.
 type otlpRequest struct {
 	ResourceSpans []otlpResourceSpans `json:"resourceSpans"`
 }

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tracing creates OpenTelemetry spans for requests and propagates the trace of each request from the hub to
-// its replicas, agents and API servers.
+// Package tracing creates OpenTelemetry spans for requests and propagates the trace context of each request from the
+// hub to its replicas, agents and API servers.
 //
 // A nil *Tracer traces nothing and costs nothing. Spans never contain the name of a person, a path, a query, a header
 // or a body.
@@ -47,19 +47,18 @@ type Options struct {
 	// Endpoint is the base URL of a collector that accepts OTLP over HTTP. The tracer appends /v1/traces to it. An
 	// empty Endpoint turns tracing off.
 	Endpoint string
-	// Ratio is the fraction of requests that are traced, from 0 to 1. It applies to traces that start in this
-	// process. If a request arrives with a trusted trace, the sampling decision in that trace applies.
+	// Ratio is the fraction of requests that are traced, from 0 to 1. It applies to traces that start in this process.
+	// If a request arrives with a trusted trace context, the sampling decision in that context applies.
 	Ratio float64
 	// Service, Version and Instance identify this process. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take
 	// precedence over them.
 	Service, Version, Instance string
-	// Environ looks up an OTEL_* variable, as os.LookupEnv does.
+	// Environ looks up an OTEL_* variable in the same way as os.LookupEnv.
 	Environ func(string) (string, bool)
 	Log     logr.Logger
 }
 
-// Tracer creates spans. Use New to create a Tracer. A nil Tracer does nothing. All methods may be called
-// concurrently.
+// Tracer creates spans. Use New to create a Tracer. A nil Tracer does nothing. All methods are safe for concurrent use.
 type Tracer struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
@@ -112,8 +111,8 @@ type About struct {
 }
 
 // Entrance serves requests from clients outside Drover. Each request starts a new trace. If a client could continue a
-// trace, it could control sampling and add spans to other clients' traces. For this reason, a trace in the client's
-// headers is only added as a link. These headers are removed even if tracing is off.
+// trace, it could control sampling and add spans to other clients' traces. For this reason, a trace context in the
+// client's headers is only added as a link. These headers are removed even if tracing is off.
 func (t *Tracer) Entrance(next http.Handler, about func(*http.Request) About) http.Handler {
 	if t == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -131,8 +130,8 @@ func (t *Tracer) Entrance(next http.Handler, about func(*http.Request) About) ht
 	})
 }
 
-// Continue serves requests from other parts of Drover and continues their traces. Requests without a trace are not
-// traced.
+// Continue serves requests from other parts of Drover and continues their traces. Requests without a trace context are
+// not traced.
 func (t *Tracer) Continue(next http.Handler, about func(*http.Request) About) http.Handler {
 	if t == nil {
 		return next
@@ -147,7 +146,8 @@ func (t *Tracer) Continue(next http.Handler, about func(*http.Request) About) ht
 	})
 }
 
-// serve serves a request in a new span, and replaces the trace in the request's headers with this span.
+// serve serves a request in a new span. It replaces the trace context in the request's headers, so that this span
+// becomes the parent of the spans downstream.
 func (t *Tracer) serve(w http.ResponseWriter, r *http.Request, next http.Handler, about About,
 	options []trace.SpanStartOption) {
 	options = append(options, trace.WithSpanKind(trace.SpanKindServer),
@@ -188,12 +188,12 @@ func (a About) attributes(method string) []attribute.KeyValue {
 	return all
 }
 
-// named returns the request's context with the trace from the request's headers.
+// named returns the request's context, extended with the trace context from the request's headers.
 func named(r *http.Request) context.Context {
 	return propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 }
 
-// forget removes the headers that identify a trace.
+// forget removes the headers that contain the trace context.
 func forget(h http.Header) {
 	delete(h, "Traceparent")
 	delete(h, "Tracestate")

@@ -34,7 +34,7 @@ const (
 	backdate = time.Hour
 )
 
-// KeyPair is a certificate together with its private key, both as PEM.
+// KeyPair is a certificate together with its private key. Both are PEM-encoded.
 type KeyPair struct {
 	Cert []byte
 	Key  []byte
@@ -80,7 +80,7 @@ func mayVouch(authority *x509.Certificate) bool {
 		authority.MaxPathLen == 0 && !authority.MaxPathLenZero
 }
 
-// CrossSign returns a certificate for the next authority, as PEM. The certificate has the next authority's name and
+// CrossSign returns a PEM-encoded certificate for the next authority. The certificate has the next authority's name and
 // key, and is signed by the previous authority. It expires no later than either authority.
 func CrossSign(before, next KeyPair, now time.Time) ([]byte, error) {
 	parent, err := tls.X509KeyPair(before.Cert, before.Key)
@@ -107,14 +107,14 @@ func CrossSign(before, next KeyPair, now time.Time) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }
 
-// IssueServing issues a server certificate for hosts, which are DNS names or IP addresses. The certificate is valid
-// for ServingLifetime, but never longer than the authority. The chain in the result contains only the leaf.
+// IssueServing issues a server certificate for hosts. They are DNS names or IP addresses. The certificate is valid for
+// ServingLifetime, but never longer than the authority. The chain in the result contains only the leaf.
 func IssueServing(authority KeyPair, hosts []string, now time.Time) (*tls.Certificate, error) {
 	return issue(authority, hosts, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, now)
 }
 
-// IssueReplica issues the certificate that a replica of the hub presents to other replicas, as a client and as a
-// server. It has the same lifetime as a certificate from IssueServing.
+// IssueReplica issues the certificate that a replica of the hub presents to other replicas. The certificate is valid
+// for clients and servers. It has the same lifetime as a certificate from IssueServing.
 func IssueReplica(authority KeyPair, now time.Time) (*tls.Certificate, error) {
 	return issue(authority, []string{ReplicaName},
 		[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, now)
@@ -163,13 +163,13 @@ func issue(authority KeyPair, hosts []string, usages []x509.ExtKeyUsage, now tim
 	return &cert, nil
 }
 
-// RenewAt returns when a certificate should be replaced. A certificate is replaced when a third of its lifetime
-// remains.
+// RenewAt returns the time when a certificate should be replaced. A certificate is replaced when a third of its
+// lifetime remains.
 func RenewAt(cert *x509.Certificate) time.Time {
 	return cert.NotAfter.Add(-cert.NotAfter.Sub(cert.NotBefore) / 3)
 }
 
-// Hosts returns the host names of base URLs, for use with IssueServing.
+// Hosts returns the host names of base URLs. Use them with IssueServing.
 func Hosts(urls []string) ([]string, error) {
 	hosts := make([]string, 0, len(urls))
 	for _, raw := range urls {

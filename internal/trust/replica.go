@@ -46,8 +46,8 @@ func isReplica(state tls.ConnectionState) error {
 	return nil
 }
 
-// replica returns this replica's certificate, which it renews if necessary, and the roots for verifying other
-// replicas.
+// replica returns this replica's certificate and the roots for verifying other replicas. It renews the certificate if
+// necessary.
 func (h *Holder) replica() (*tls.Certificate, *x509.CertPool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -26,7 +26,8 @@ type State struct {
 	// replaced. The hub presents them after its own certificate, so that a client that trusts only a replaced authority
 	// can verify Active.
 	Bridges []byte
-	// Old is the certificate, as PEM, of the authority that Active replaced. It is still announced to agents.
+	// Old is the PEM-encoded certificate of the authority that Active replaced. This certificate is still announced to
+	// agents.
 	Old []byte
 	// Changed is when Active last changed. It is zero if Active has never changed.
 	Changed time.Time
@@ -39,9 +40,8 @@ const (
 	RenewBefore = 365 * 24 * time.Hour
 	// RetireAfter is how long a replaced authority is still announced to agents.
 	RetireAfter = 30 * 24 * time.Hour
-	// RevokePatience limits how long the old authority stays trusted after it has been replaced, while connected
-	// members learn about the new one. Without this limit, a member that never confirms the new authority could keep a
-	// stolen key valid.
+	// RevokePatience limits how long a replaced authority stays trusted while connected members learn about the new
+	// authority. Without this limit, a member that never confirms the new authority could keep a stolen key valid.
 	RevokePatience = 10 * time.Minute
 )
 
@@ -69,8 +69,8 @@ const (
 	StepWait Step = "Wait"
 	// StepCreate creates the first authority.
 	StepCreate Step = "Create"
-	// StepChange creates another authority, which signs certificates from then on. The previous authority cross-signs
-	// the new one and is still announced.
+	// StepChange creates another authority. The new authority signs certificates from then on. The previous authority
+	// cross-signs the new one and is still announced.
 	StepChange Step = "Change"
 	// StepRetire stops announcing the old authority, and drops expired bridges.
 	StepRetire Step = "Retire"
@@ -220,7 +220,7 @@ func lasting(bridges []byte, now time.Time) ([]byte, error) {
 	return kept, nil
 }
 
-// Bundle returns the certificates that agents should trust, as PEM. The active authority comes first, and then the
+// Bundle returns the PEM-encoded certificates that agents should trust. The active authority comes first, and then the
 // old one.
 func (s State) Bundle() []byte {
 	return slices.Concat(s.Active.Cert, s.Old)

@@ -30,7 +30,7 @@ const AuthorityConfigMap = "drover-ca"
 // ErrNoAuthority is returned when the hub's CA has not been created or loaded yet.
 var ErrNoAuthority = errors.New("the hub's CA has not been loaded yet")
 
-// Holder holds the current certificates. Use New to create a Holder. All methods can be called concurrently.
+// Holder holds the current certificates. Use New to create a Holder. All methods are safe for concurrent use.
 type Holder struct {
 	hosts []string
 	now   func() time.Time
@@ -215,7 +215,7 @@ func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return serving, nil
 }
 
-// Bundle returns the certificates that agents with Pinned trust should trust, as PEM: the hub's authorities first,
+// Bundle returns the PEM-encoded certificates that agents with Pinned trust should trust: the hub's authorities first,
 // and then the operator's CA. It is empty until the certificates are complete.
 func (h *Holder) Bundle() []byte {
 	h.mu.Lock()

@@ -45,8 +45,8 @@ const (
 	upgradeLinger = 2 * time.Second        // time between closing an upgraded stream and resetting it
 )
 
-// Config contains the settings of both ends. A zero value selects the default, which is suitable for production.
-// Other values are meant for tests and for unusual networks.
+// Config contains the settings of both ends. A zero value selects the default. The defaults are suitable for
+// production. Other values are meant for tests and for unusual networks.
 type Config struct {
 	// StreamWindow is the initial number of bytes that one stream may have in flight. A stream whose reader never
 	// reads uses this much memory. The default is 1 MiB, which allows 20 MB/s with a round-trip time of 50 ms. The
@@ -95,8 +95,8 @@ type Config struct {
 	// Observer receives events from the tunnel, for metrics and debugging.
 	Observer Observer
 
-	// OnEnd is called once on the hub, with the value of Session.Err, when the session has ended. It must not block,
-	// because it runs in the goroutine that detects the end.
+	// When the session has ended, OnEnd is called once on the hub. Its argument is the value of Session.Err. It must
+	// not block, because it runs in the goroutine that detects the end.
 	OnEnd func(error)
 
 	// ErrorLog receives log messages from net/http, for example about handlers that panic. As in net/http, it
@@ -108,7 +108,7 @@ type Config struct {
 // block.
 type Observer struct {
 	// BytesRead and BytesWritten are called with the number of bytes that HTTP/2 has read from and written to the
-	// tunnel, without the overhead of WebSocket and TLS.
+	// tunnel. These numbers exclude the overhead of WebSocket and TLS.
 	BytesRead, BytesWritten func(n int)
 
 	// WriteBlocked is called with the duration of each write that waited for the network for at least 100 ms.

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	holdFor     = time.Millisecond // maximum wait for the body, which normally follows within a tenth of it
+	holdFor     = time.Millisecond // maximum wait for the body; the body normally follows within a tenth of this time
 	holdAtMost  = 1 << 10          // maximum size of a header that is held back, in bytes
 	joinedBytes = 16 << 10         // maximum size of a message that is copied after a header, in bytes
 )

@@ -35,7 +35,7 @@ type link struct {
 	onEnd   func(error)
 }
 
-// newLink returns a link. client is true on the hub, which is the HTTP/2 client.
+// newLink returns a link. client is true on the hub, because the hub is the HTTP/2 client.
 func newLink(conn net.Conn, cfg Config, client bool) *link {
 	l := &link{Conn: conn, observer: cfg.Observer, windows: newWindows(cfg, client), start: time.Now(),
 		ended: make(chan struct{})}

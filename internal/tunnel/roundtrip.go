@@ -30,9 +30,9 @@ const (
 // RoundTrip sends a request to the agent. Unlike http.Transport, it ignores Request.Close and the scheme and host of
 // the URL, and it does not send hop-by-hop headers or Priority.
 //
-// RoundTrip handles an upgrade request without a body in the same way as http.Transport. The Body of a 101 response
-// is an io.ReadWriteCloser with CloseWrite. Any other response is an ordinary response. If an upgrade request has a
-// body, RoundTrip sends it as an ordinary request, which HTTP allows.
+// RoundTrip handles an upgrade request without a body in the same way as http.Transport. The Body of a 101 response is
+// an io.ReadWriteCloser with CloseWrite. Any other response is an ordinary response. If an upgrade request has a body,
+// RoundTrip sends it as an ordinary request, as HTTP allows.
 //
 // The error matches ErrNotProcessed if the request may be sent again through another tunnel, and ErrHeaderTooLarge if
 // the header is too large. If the session has ended, the error also matches the error that Err returns.

@@ -35,8 +35,8 @@ func (c *Conn) Close() error {
 	return c.link.Close()
 }
 
-// Serve handles the hub's requests with h until the tunnel ends. It returns the reason why the tunnel ended, which is
-// never nil. When ctx ends, Serve asks the hub to send no more requests, gives requests in progress
+// Serve handles the hub's requests with h until the tunnel ends. It returns the reason why the tunnel ended. This
+// reason is never nil. When ctx ends, Serve asks the hub to send no more requests, gives requests in progress
 // Config.DrainTimeout to finish, and returns ErrClosed.
 //
 // An upgrade request (Connection: Upgrade) reaches h as the original HTTP/1.1 request, with a ResponseWriter that
@@ -66,8 +66,8 @@ func (c *Conn) Serve(ctx context.Context, h http.Handler) error {
 	return fmt.Errorf("serve tunnel: %w", c.link.err())
 }
 
-// awaitHub waits for the hub's first byte. net/http2 allows the hub only 2 s after its server has started, which is
-// not enough for a hub that accepts thousands of agents at the same time.
+// awaitHub waits for the hub's first byte. net/http2 allows the hub only 2 s after its server has started. This is not
+// enough for a hub that accepts thousands of agents at the same time.
 func (c *Conn) awaitHub(ctx context.Context) error {
 	stopWatching := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stopWatching()

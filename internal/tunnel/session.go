@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel/h2"
 )
 
-// Session is the hub's end of a tunnel. It is an http.RoundTripper that sends requests to one agent. All methods may
-// be called concurrently. An idle session has a single goroutine, the reader.
+// Session is the hub's end of a tunnel. It is an http.RoundTripper that sends requests to one agent. All methods are
+// safe for concurrent use. An idle session has a single goroutine, the reader.
 type Session struct {
 	client         *h2.Client
 	link           *link
@@ -75,8 +75,8 @@ func (s *Session) Done() <-chan struct{} { return s.link.ended }
 // session is open.
 func (s *Session) Err() error { return s.link.err() }
 
-// RemoteAddr returns the remote address of the connection, which belongs to the agent or to the last proxy before the
-// hub.
+// RemoteAddr returns the remote address of the connection. This is the address of the agent or of the last proxy before
+// the hub.
 func (s *Session) RemoteAddr() net.Addr { return s.link.RemoteAddr() }
 
 // Streams returns the number of requests in progress, including watches and upgraded connections.

@@ -87,8 +87,8 @@ type upgradedStream struct {
 	stopWatching func() bool
 }
 
-// newUpgradedStream returns a stream that is closed when ctx ends, like a connection that an http.Transport has
-// upgraded.
+// newUpgradedStream returns a stream that is closed when ctx ends. It behaves like a connection that an http.Transport
+// has upgraded.
 func newUpgradedStream(ctx context.Context, response io.ReadCloser, writer *io.PipeWriter,
 	cancel context.CancelFunc) *upgradedStream {
 	u := &upgradedStream{decoder: chunkReader{source: response}, response: response, writer: writer, cancel: cancel}
@@ -98,7 +98,7 @@ func newUpgradedStream(ctx context.Context, response io.ReadCloser, writer *io.P
 	return u
 }
 
-// Read returns the data that the target has sent, and io.EOF after the last byte.
+// Read returns the data that the target has sent. After the last byte, it returns io.EOF.
 func (u *upgradedStream) Read(p []byte) (int, error) { return u.decoder.Read(p) }
 
 // Write sends data to the target. It blocks while the target is not reading.

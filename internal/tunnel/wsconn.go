@@ -16,7 +16,7 @@ import (
 var errNotBinary = errors.New("a WebSocket message is not binary")
 
 // wsConn turns a WebSocket into a net.Conn. Each Write sends one binary message, and Read ignores message boundaries.
-// Read and Write may be called concurrently, each from one goroutine. Close may be called at any time.
+// Read and Write may be called concurrently if each is called from only one goroutine. Close may be called at any time.
 type wsConn struct {
 	ws      *websocket.Conn
 	message io.Reader // the rest of the message that is being read; nil between two messages

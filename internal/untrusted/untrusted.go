@@ -63,7 +63,7 @@ func Claims(token string, into any, bounds Bounds) error {
 	return JSON(payload, into, bounds)
 }
 
-// StrictJSON decodes one JSON value and refuses unknown fields.
+// StrictJSON decodes one JSON value and rejects unknown fields.
 func StrictJSON(raw []byte, into any, bounds Bounds) error {
 	if err := Check(raw, bounds); err != nil {
 		return err

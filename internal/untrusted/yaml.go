@@ -20,9 +20,9 @@ const marksPerNode = 4
 // with all earlier ones, so 50,000 directives take seconds.
 const marksPerDirective = 16
 
-// AsJSON returns the first document of a YAML text as JSON, like sigs.k8s.io/yaml. It rejects features that let an
-// author hide content from a reader or repeat content. These features are anchors, aliases, merge keys, tags and
-// duplicate keys. The YAML 1.1 booleans, such as yes and off, are treated as strings.
+// AsJSON converts the first document of a YAML text to JSON in the same way as sigs.k8s.io/yaml. It rejects features
+// that let an author hide content from a reader or repeat content. These features are anchors, aliases, merge keys,
+// tags and duplicate keys. The YAML 1.1 booleans, such as yes and off, are treated as strings.
 //
 // Its errors do not contain any part of the text.
 func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
@@ -33,7 +33,7 @@ func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
 		return nil, fmt.Errorf("%w: it has more than %d items and commas", ErrTooLarge, most)
 	}
 	var document yaml.Node
-	// the text is decoded into a Node, which represents the tree as written, with each alias as one node
+	// the text is decoded into a Node, because a Node represents each alias as a single node
 	if err := yaml.Unmarshal(raw, &document); err != nil {
 		return nil, errors.New("it is not YAML")
 	}
@@ -157,7 +157,7 @@ func (w *writer) mapping(n *yaml.Node, depth int) error {
 	return nil
 }
 
-// scalar writes the value of a scalar: a string, a number, a boolean or null. A date is a string, as in
+// scalar writes the value of a scalar: a string, a number, a boolean or null. A date is treated as a string, as in
 // sigs.k8s.io/yaml.
 func (w *writer) scalar(n *yaml.Node) error {
 	switch n.Tag {
@@ -177,7 +177,7 @@ func (w *writer) value(v any) error {
 	if w.encoder.Encode(v) != nil { // JSON cannot represent infinity
 		return errValue
 	}
-	// remove the newline, because some readers parse the result as YAML, where a newline would end a key
+	// remove the newline, because some readers parse the result as YAML, and a newline would end a key in YAML
 	w.out.Truncate(w.out.Len() - 1)
 	return nil
 }

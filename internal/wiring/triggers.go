@@ -35,7 +35,7 @@ func OnOwnedChange(object client.Object, options ...builder.OwnsOption) Trigger 
 	return func(b *builder.Builder) { b.Owns(object, options...) }
 }
 
-// OnOtherChange passes changes to other objects to a handler, which requests reconciles of the affected objects.
+// OnOtherChange passes changes to other objects to a handler. The handler requests reconciles of the affected objects.
 func OnOtherChange(object client.Object, h handler.EventHandler, options ...builder.WatchesOption) Trigger {
 	return func(b *builder.Builder) { b.Watches(object, h, options...) }
 }

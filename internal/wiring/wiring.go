@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wiring adds controllers to a manager, each with the triggers that request its reconciles.
+// Package wiring adds controllers and the triggers for their reconciles to a manager.
 package wiring
 
 import (

@@ -203,7 +203,7 @@ func writeResult(entry string, result Result) error {
 	}
 	path := filepath.Join(entry, fileReserved)
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if errors.Is(err, fs.ErrNotExist) { // prepared by an earlier version of the agent, which reserved no space
+	if errors.Is(err, fs.ErrNotExist) { // an earlier agent version prepared this instruction
 		return WriteDurably(filepath.Join(entry, fileResult), raw)
 	} else if err != nil {
 		return err

@@ -33,8 +33,8 @@ import (
 )
 
 const (
-	fileStored     = "plan.json"  // older than the Plan kind; agents of other versions also read this file
-	fileCheckpoint = "checkpoint" // the latest checkpoint from the hub; it is kept when the instructions are removed
+	fileStored     = "plan.json"  // this name is older than the Plan kind; other agent versions read this file
+	fileCheckpoint = "checkpoint" // the hub's latest checkpoint; removing the instructions keeps this file
 	folderJournal  = "journal"
 
 	// fileRetry is the interval between attempts to write files.
@@ -132,11 +132,11 @@ func New(o Options) (*Runner, error) {
 
 func (r *Runner) stored() string { return filepath.Join(r.options.State, fileStored) }
 
-// Set durably stores instructions, which are then carried out instead of the previous instructions. It does not end
-// a running instruction. If instructions is nil, Set removes the current instructions: their Clean instructions run,
-// their files are removed, and the journal is emptied. If the instructions come from another owner, Set also removes
-// the current instructions. It then returns ErrCleaning, without storing the new instructions, until the machine is
-// clean. The checkpoint is stored before the instructions. It is empty if the hub has sent none.
+// Set stores instructions durably. These instructions then replace the previous instructions. It does not end a running
+// instruction. If instructions is nil, Set removes the current instructions: their Clean instructions run, their files
+// are removed, and the journal is emptied. If the instructions come from another owner, Set also removes the current
+// instructions. It then returns ErrCleaning, without storing the new instructions, until the machine is clean. The
+// checkpoint is stored before the instructions. It is empty if the hub has sent none.
 func (r *Runner) Set(checkpoint, version string, instructions *protocol.HostInstructions) error {
 	r.setting.Lock()
 	defer r.setting.Unlock()

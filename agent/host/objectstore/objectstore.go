@@ -46,7 +46,7 @@ const (
 
 // Object is the location of a file in a store.
 type Object struct {
-	// Endpoint is a host name, with a port if it is not 443. It is empty for AWS.
+	// Endpoint is a host name. It includes the port if the port is not 443. It is empty for AWS.
 	Endpoint string
 	// Bucket, Region and Key identify the object.
 	Bucket, Region, Key string

@@ -112,12 +112,12 @@ type DroverClusterStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// initialization reports whether the infrastructure is complete. Cluster API waits until it is.
+	// initialization reports whether the infrastructure is complete. Cluster API waits until it is complete.
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 
-	// failureDomains lists the failure domains of the cluster. These are the values, on Hosts in the same namespace, of
-	// the label that spec.failureDomainLabel names. At most 100 are listed.
+	// failureDomains lists the failure domains of the cluster. These are the values that the label named in
+	// spec.failureDomainLabel has on Hosts in the same namespace. At most 100 are listed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -132,7 +132,7 @@ type DroverClusterStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Initialization reports whether the infrastructure is complete, as the Cluster API contract requires.
+// Initialization reports whether the infrastructure is complete. The Cluster API contract requires this field.
 //
 // +kubebuilder:validation:MinProperties=1
 type Initialization struct {
@@ -143,7 +143,8 @@ type Initialization struct {
 
 // FailureDomain is a failure domain of a cluster, as the Cluster API contract defines it.
 type FailureDomain struct {
-	// name is the name of the failure domain. It is a value, on Hosts, of the label that spec.failureDomainLabel names.
+	// name is the name of the failure domain. It is a value that the label named in spec.failureDomainLabel has on
+	// Hosts.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256

@@ -47,7 +47,7 @@ const (
 	// The message names the unsupported feature.
 	ReasonBootstrapRefused = "BootstrapRefused"
 	// ReasonNoHost means that the workspace has no available Host that the machine can take. The message lists the
-	// reasons why Hosts are unavailable, and the number of Hosts for each reason.
+	// reasons why Hosts are unavailable. For each reason, it gives the number of Hosts.
 	ReasonNoHost = "NoHost"
 	// ReasonBootstrapping means that the Host is running the bootstrap.
 	ReasonBootstrapping = "Bootstrapping"

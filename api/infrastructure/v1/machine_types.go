@@ -55,8 +55,8 @@ type DroverMachineSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
 
-	// hostSelector selects, by label, the Hosts in the same namespace that the machine can take. By default the machine
-	// can take any available Host.
+	// hostSelector is a label selector for the Hosts in the same namespace that the machine can take. By default the
+	// machine can take any available Host.
 	// +optional
 	HostSelector *metav1.LabelSelector `json:"hostSelector,omitempty"`
 
@@ -159,7 +159,7 @@ const (
 	TaskEtcdPrepare TaskAction = "EtcdPrepare"
 	// TaskEtcdStop stops the control plane and its etcd.
 	TaskEtcdStop TaskAction = "EtcdStop"
-	// TaskEtcdResume starts the control plane again after TaskEtcdStop, with its data unchanged.
+	// TaskEtcdResume starts the control plane again after TaskEtcdStop. It does not change the control plane's data.
 	TaskEtcdResume TaskAction = "EtcdResume"
 	// TaskEtcdReplace starts the new etcd with the data directory that TaskEtcdPrepare created.
 	TaskEtcdReplace TaskAction = "EtcdReplace"
@@ -202,8 +202,8 @@ type EtcdTask struct {
 // EtcdTaskS3 identifies an object in a bucket and the Secret with the credentials to access it.
 type EtcdTaskS3 struct {
 	provisionv1.EtcdS3Object `json:",inline"`
-	// credentialsSecretName is the name of a Secret in the same namespace, with the keys and label that
-	// spec.etcd.s3.credentialsSecretName of a DroverCluster requires.
+	// credentialsSecretName is the name of a Secret in the same namespace. The Secret must have the keys and the label
+	// that spec.etcd.s3.credentialsSecretName of a DroverCluster requires.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -254,7 +254,7 @@ type DroverMachineStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// initialization reports whether the infrastructure is complete, which Cluster API waits for.
+	// initialization reports whether the infrastructure is complete. Cluster API waits until it is complete.
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 

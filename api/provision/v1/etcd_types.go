@@ -57,9 +57,9 @@ type EtcdS3 struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[-a-z0-9]+$`
 	Region string `json:"region,omitempty"`
-	// bucketLookup defines how requests address the bucket: DNS means <bucket>.<endpoint>, which some stores require,
-	// and Path means <endpoint>/<bucket>. The default is DNS for AWS and other stores that are known to require DNS,
-	// and Path otherwise.
+	// bucketLookup defines how requests address the bucket: DNS means <bucket>.<endpoint>, and Path means
+	// <endpoint>/<bucket>. Some stores require DNS. The default is DNS for AWS and other stores that are known to
+	// require DNS, and Path otherwise.
 	// +optional
 	BucketLookup BucketLookup `json:"bucketLookup,omitempty"`
 	// folder is the folder in the bucket in which the snapshots are stored. By default they are stored at the top level
@@ -95,9 +95,9 @@ type EtcdS3Object struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[-a-z0-9]+$`
 	Region string `json:"region,omitempty"`
-	// bucketLookup defines how requests address the bucket: DNS means <bucket>.<endpoint>, which some stores require,
-	// and Path means <endpoint>/<bucket>. The default is DNS for AWS and other stores that are known to require DNS,
-	// and Path otherwise.
+	// bucketLookup defines how requests address the bucket: DNS means <bucket>.<endpoint>, and Path means
+	// <endpoint>/<bucket>. Some stores require DNS. The default is DNS for AWS and other stores that are known to
+	// require DNS, and Path otherwise.
 	// +optional
 	BucketLookup BucketLookup `json:"bucketLookup,omitempty"`
 	// key is the key of the object.
@@ -210,8 +210,9 @@ type EtcdSnapshotStatus struct {
 	// +optional
 	Host string `json:"host,omitempty"`
 	// snapshot is the start of the file name. The distribution appends the node's name and the time. The file is stored
-	// on the host, in server/db/snapshots below the data directory, and in the bucket specified in spec.etcd.s3. For a
-	// DroverCluster, snapshot is the full file name, and the file is in /var/lib/drover/etcd/snapshots on the host.
+	// on the host in server/db/snapshots below the data directory. It is also stored in the bucket if spec.etcd.s3
+	// specifies one. For a DroverCluster, snapshot is the full file name, and the file is in
+	// /var/lib/drover/etcd/snapshots on the host.
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`
 	// s3 is the location of the snapshot's copy in a bucket. It is set only for a DroverCluster that sets spec.etcd.s3.
@@ -230,7 +231,7 @@ const (
 	// LabelScheduled with the value "true" marks an EtcdSnapshot that the provisioner created according to its owner's
 	// schedule. These snapshots are removed when their number exceeds the owner's retention.
 	LabelScheduled = Group + "/scheduled"
-	// AnnotationScheduledFor contains the time for which an EtcdSnapshot was scheduled, in RFC 3339.
+	// AnnotationScheduledFor contains the scheduled time of an EtcdSnapshot, in RFC 3339 format.
 	AnnotationScheduledFor = Group + "/scheduled-for"
 	// ConditionSaved on a DroverCluster's EtcdSnapshot is True once the file is on the host's disk, even if copying the
 	// file to a bucket fails.

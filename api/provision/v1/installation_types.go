@@ -96,7 +96,8 @@ type ClusterInstallationSpec struct {
 	Config *runtime.RawExtension `json:"config,omitempty"`
 
 	// serverConfig is merged into config on servers, which are the hosts with the role etcd or control-plane. Use this
-	// field for options that only servers accept, because a k3s worker does not start with a server option.
+	// field for options that only servers accept, because a k3s worker fails to start if its configuration contains a
+	// server option.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
@@ -122,8 +123,8 @@ type ClusterInstallationSpec struct {
 	// +optional
 	Installer Installer `json:"installer,omitempty,omitzero"`
 
-	// pools define which Hosts belong to the cluster, and their roles. A Host belongs to the first pool that selects
-	// it.
+	// pools define which Hosts belong to the cluster and which roles these Hosts have. A Host belongs to the first pool
+	// that selects it.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
@@ -236,7 +237,7 @@ type ClusterInstallationStatus struct {
 	// +optional
 	Ready int32 `json:"ready,omitempty"`
 
-	// waiting lists the hosts that are not ready, and the reasons. At most 16 are listed.
+	// waiting lists the hosts that are not ready. For each of them, it gives the reason. At most 16 are listed.
 	// +optional
 	// +listType=map
 	// +listMapKey=host
@@ -289,8 +290,8 @@ const (
 	ReasonInstalled = "Installed"
 	// ReasonHostsWaiting means that some hosts are not ready. status.waiting lists these hosts and says why.
 	ReasonHostsWaiting = "HostsWaiting"
-	// ReasonTooFewHosts means that a pool has fewer Hosts than its replicas field requests, and its selector matches no
-	// other free Host.
+	// ReasonTooFewHosts means that a pool has fewer Hosts than its replicas field requests, and that the pool's
+	// selector matches no other free Host.
 	ReasonTooFewHosts = "TooFewHosts"
 	// ReasonClusterMissing means that the Cluster that clusterName refers to does not exist.
 	ReasonClusterMissing = "ClusterMissing"

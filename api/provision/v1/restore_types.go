@@ -159,8 +159,7 @@ type EtcdRestoreStatus struct {
 	Snapshot string `json:"snapshot,omitempty"`
 }
 
-// Reasons of an EtcdRestore's Ready condition, in addition to Pending, Waiting, Succeeded and Failed, which other kinds
-// also use.
+// Reasons of an EtcdRestore's Ready condition, in addition to Pending, Waiting, Succeeded and Failed.
 const (
 	// ReasonSourceInvalid means that the snapshot does not exist or cannot be restored. The message says why. The
 	// object becomes Stalled.

@@ -202,7 +202,7 @@ func freeMaps() []string {
 // maxPlain is the maximum length of a string in a bundle.
 const maxPlain = 253
 
-// isFieldName reports whether a key may be the name of a field, as opposed to a user-defined map key.
+// isFieldName reports whether a key may be the name of a field rather than a user-defined map key.
 func isFieldName(key string) bool {
 	for _, r := range key {
 		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') {

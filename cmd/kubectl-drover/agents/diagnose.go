@@ -97,8 +97,8 @@ func newest(pods []corev1.Pod) *corev1.Pod {
 	return found
 }
 
-// notedError returns the error that the agent recorded in its Deployment, together with the time and with advice. It
-// returns "" if the agent is connected, or if the agent's version does not record errors.
+// notedError returns the error that the agent recorded in its Deployment, together with the time of the error and
+// advice. It returns "" if the agent is connected, or if the agent's version does not record errors.
 func notedError(d *appsv1.Deployment) string {
 	text := d.Annotations[v1.AnnotationAgentLastError]
 	if text == "" {

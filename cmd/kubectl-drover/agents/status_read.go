@@ -39,7 +39,7 @@ const (
 	// soon is the remaining validity below which a certificate is reported as a problem. The hub normally renews its
 	// certificates earlier.
 	soon = 14 * 24 * time.Hour
-	// dialLimit is the maximum time that the hub's proxy may take to respond.
+	// dialLimit limits how long the hub's proxy may take to respond.
 	dialLimit = 5 * time.Second
 )
 
@@ -73,7 +73,7 @@ func (r *statusReader) unsure() error {
 	return errors.Join(all...)
 }
 
-// read gathers the whole state. If the user is not allowed to read one part, read still gathers the others.
+// read gathers the whole state. If the user is not allowed to read one part, read still gathers the other parts.
 func (r *statusReader) read(ctx context.Context) error {
 	s := &r.status
 	s.Certificates, s.Providers, s.Approvals, s.Problems = []certificate{}, []provider{}, []string{}, []string{}
@@ -211,7 +211,7 @@ func leaderOf(lease *coordinationv1.Lease, now time.Time) leaderState {
 }
 
 // clusters counts the agents of all workspaces, or only of the selected workspace if the user is not allowed to read
-// the others.
+// the other workspaces.
 func (r *statusReader) clusters(ctx context.Context) error {
 	var all v1.ClusterList
 	err := r.List(ctx, &all)
@@ -363,7 +363,7 @@ func agentStateOrder() []string {
 	}
 }
 
-// counted formats counts in the given order, or sorted by name if no order is given.
+// counted formats counts in the given order. If no order is given, it sorts them by name.
 func counted(counts map[string]int, order []string) string {
 	if order == nil {
 		order = slices.Sorted(maps.Keys(counts))

@@ -74,7 +74,7 @@ func (u *uninstaller) gather(ctx context.Context) ([]removal, error) {
 }
 
 // agents returns the objects in the agent's manifest and the objects that the agent maintains, in any namespace. rights
-// contains the cluster-wide rights, which are removed first.
+// contains the cluster-wide rights. They are removed first.
 func (u *uninstaller) agents(ctx context.Context) (rights, rest []removal, err error) {
 	selector := protocol.LabelName + "=" + protocol.AgentName + "," + v1.LabelManagedBy + "=" + v1.ManagedBy
 	spaces, err := u.list(ctx, protocol.ObjectKind{Name: "Namespace", APIVersion: "v1", Resource: "namespaces"}, selector)
@@ -247,7 +247,8 @@ func (u *uninstaller) isHub(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// list returns the metadata of all objects of a kind. It returns none if the API server does not serve the kind.
+// list returns the metadata of all objects of a kind. If the API server does not serve the kind, list returns no
+// objects.
 func (u *uninstaller) list(ctx context.Context, k protocol.ObjectKind, selector string) ([]*metav1.PartialObjectMetadata, error) {
 	const page = 500
 	var all []*metav1.PartialObjectMetadata

@@ -29,7 +29,7 @@ const (
 
 const outputName = "name"
 
-// Change holds the flags of commands that change objects on the hub: --dry-run and --output, as in kubectl.
+// Change holds the flags of commands that change objects on the hub: --dry-run and --output. They work as in kubectl.
 type Change struct {
 	dryRun string
 	output string
@@ -169,8 +169,8 @@ func (ch *Change) print(kinds *runtime.Scheme, out io.Writer, object client.Obje
 	return nil
 }
 
-// Manifest returns an object as it would be stored in a Git repository, without its status and without the metadata
-// that the hub sets.
+// Manifest returns an object in the form in which it would be stored in a Git repository. This form has no status and
+// none of the metadata that the hub sets.
 func Manifest(object client.Object) (map[string]any, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

@@ -77,7 +77,7 @@ func (o *Options) hubKubeconfig(reads bool) (loaded clientcmd.ClientConfig, work
 		return nil, "", fmt.Errorf("read kubeconfig: %w: select the hub with --kubeconfig", err)
 	}
 	if len(raw.Contexts) == 0 && o.HubName == "" {
-		return loaded, "", nil // in a pod, the client then uses the pod's own cluster
+		return loaded, "", nil // without a kubeconfig, a client in a pod uses the pod's own cluster
 	}
 	name, guessed, err := o.FindHub(&raw)
 	if err == nil && guessed && !reads {

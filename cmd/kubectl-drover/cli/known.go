@@ -89,8 +89,8 @@ func BaseOf(raw *clientcmdapi.Config, name string) string {
 	return MarkOf(raw, name).URL
 }
 
-// Proxy returns the address of the hub's proxy and the proxy's CA in PEM format. A value is empty if the kubeconfig
-// does not contain it.
+// Proxy returns the address of the hub's proxy and the proxy's PEM-encoded CA. A value is empty if the kubeconfig does
+// not contain it.
 func (o *Options) Proxy() (base string, ca []byte) {
 	raw, err := o.RawConfig()
 	if err != nil {

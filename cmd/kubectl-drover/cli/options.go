@@ -51,7 +51,7 @@ const PluginCommand = "kubectl-drover"
 
 // Options holds the values of flags that several commands share.
 type Options struct {
-	// Loading and Overrides determine the kubeconfig and the hub, as in kubectl.
+	// Loading and Overrides determine the kubeconfig and the hub in the same way as in kubectl.
 	Loading   *clientcmd.ClientConfigLoadingRules
 	Overrides clientcmd.ConfigOverrides
 

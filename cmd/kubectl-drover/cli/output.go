@@ -83,7 +83,7 @@ func (o *Options) Print(out io.Writer, answer any, text func() string) error {
 	return nil
 }
 
-// jsonPath executes a JSONPath template, as in kubectl, on the JSON form of an answer.
+// jsonPath executes a JSONPath template on the JSON form of an answer, as kubectl does.
 func jsonPath(answer any, template string) ([]byte, error) {
 	path, err := parseJSONPath(template)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 const (
 	ExitAllowed     = 0
 	ExitDenied      = 1
-	ExitError       = 2   // also used if the command has no answer
+	ExitError       = 2   // also the exit code of a command that has no answer
 	ExitInterrupted = 130 // the exit code of a shell after Ctrl-C
 )
 

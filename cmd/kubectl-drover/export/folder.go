@@ -19,8 +19,8 @@ import (
 	"strings"
 )
 
-// sumsFile contains the digests of all files that an export has written, in the format of sha256sum. It identifies the
-// files that belong to the export.
+// sumsFile contains the digests of all files that an export has written. It has the format of sha256sum. It identifies
+// the files that belong to the export.
 const sumsFile = "SHA256SUMS"
 
 // sumsLimit is the maximum size of sumsFile, in bytes.
@@ -79,7 +79,8 @@ func (f folder) write(files map[string][]byte) error {
 	return f.replace(root, files, stale, sums)
 }
 
-// check returns the reason why a file cannot be written or, if content is nil, cannot be removed.
+// check returns the reason why a file cannot be written. If content is nil, it returns the reason why the file cannot
+// be removed.
 func (f folder) check(root *os.Root, name string, content []byte, sums map[string][]string) string {
 	if !fs.ValidPath(name) || strings.Contains(name, `\`) {
 		return fmt.Sprintf("%q is not a path in the folder", name)
@@ -113,7 +114,7 @@ func (f folder) check(root *os.Root, name string, content []byte, sums map[strin
 }
 
 // replace writes files and removes stale files. All of these files must have passed check. replace first adds the new
-// digests to the old ones, so that the next export recognizes files that an interrupted export wrote.
+// digests to the old digests, so that the next export recognizes files that an interrupted export wrote.
 func (f folder) replace(root *os.Root, files map[string][]byte, stale []string, sums map[string][]string) error {
 	var now bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(files)) {

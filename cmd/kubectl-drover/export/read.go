@@ -200,7 +200,7 @@ func (e *exporter) readSecrets(ctx context.Context, s source, all *rancher.Objec
 	return s.failed(ctx, "secrets", err)
 }
 
-// readMembers reads the members' Plans, and the project that each namespace belongs to.
+// readMembers reads the members' Plans. It also reads which project each namespace belongs to.
 func (e *exporter) readMembers(ctx context.Context, local source, all *rancher.Objects) error {
 	e.Members = map[string]rancher.Member{}
 	sources := map[string]source{}
@@ -231,7 +231,7 @@ func (e *exporter) readMembers(ctx context.Context, local source, all *rancher.O
 	return nil
 }
 
-// readMember reads the cluster's Plans, and the project that each of its namespaces belongs to.
+// readMember reads the cluster's Plans. It also reads which project each namespace of the cluster belongs to.
 func readMember(ctx context.Context, s source, id string) (rancher.Member, error) {
 	m := rancher.Member{Namespaces: map[string][]string{}}
 	list := &metav1.PartialObjectMetadataList{}

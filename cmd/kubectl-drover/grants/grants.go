@@ -221,7 +221,7 @@ func (o *options) ending(now time.Time) (*metav1.Time, error) {
 	return &metav1.Time{Time: end.UTC().Truncate(time.Second)}, nil
 }
 
-// lasting parses a duration, which may also be given in days.
+// lasting parses a duration. The duration may also be given in days.
 func lasting(text string) (time.Duration, error) {
 	if days, found := strings.CutSuffix(text, "d"); found {
 		n, err := strconv.ParseUint(days, 10, 16)

@@ -179,7 +179,7 @@ func failure(f *v1.NodeFailure) string {
 }
 
 // left estimates the time that remains until the plan is complete. It is based on the progress since the plan was first
-// read, and assumes that the remaining members resemble the others.
+// read, and assumes that the remaining members resemble the members that have made progress.
 func (d *display) left(s *v1.PlanStatus) string {
 	if s.Nodes == nil || s.Clusters == nil || s.Nodes.Complete <= d.done {
 		return ""

@@ -126,8 +126,8 @@ func (r *previewOptions) preview(ctx context.Context, in io.Reader, out io.Write
 	return nil
 }
 
-// interruptible is a writer that fails once ctx is canceled. This stops a simulation, which writes a line for each step
-// but does not accept a context.
+// interruptible is a writer that fails once ctx is canceled. This stops a simulation, because a simulation writes a
+// line for each step but does not accept a context.
 type interruptible struct {
 	ctx context.Context
 	out io.Writer

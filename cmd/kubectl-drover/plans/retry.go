@@ -188,7 +188,7 @@ func restore(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan, ge
 }
 
 // awaitPause waits until Drover has paused all members with failures. generation is the plan's generation after the
-// pause. The parameter keep lists the members that have not paused and therefore keep their failures.
+// pause. The result keep lists the members that have not paused and therefore keep their failures.
 func awaitPause(
 	ctx context.Context, h *cli.Hub, plan *v1.Plan, generation int64, limit time.Duration,
 ) (keep, err error) {
@@ -238,7 +238,7 @@ func withFailures(s *v1.PlanStatus) []string {
 }
 
 // pausedMembers reports whether each member with failures has paused or cannot pause. The result left lists the members
-// that have not paused. For a plan without a target, which has no members, it checks the reason of the plan itself.
+// that have not paused. A plan without a target has no members. For this plan, it checks the reason of the plan itself.
 func pausedMembers(plan *v1.Plan, with []string) (done bool, left []string) {
 	s := &plan.Status
 	if s.Clusters == nil {
@@ -250,7 +250,8 @@ func pausedMembers(plan *v1.Plan, with []string) (done bool, left []string) {
 	away := 0
 	for i := range s.Members {
 		m := &s.Members[i]
-		// The status lists only some of the members with failures. The others appear after these members have paused.
+		// The status lists only some of the members with failures. The other members appear after these members have
+		// paused.
 		if m.Reason == v1.ReasonPaused || m.Reason != v1.ReasonNodeFailed && !slices.Contains(with, m.Name) {
 			continue
 		}

@@ -21,8 +21,8 @@ type pending struct {
 	build     func(v1.Subject)
 }
 
-// bindings exports the bindings of clusters and projects, and the bindings of global roles that grant rights in
-// clusters.
+// bindings exports the bindings of clusters and projects. It also exports the bindings of global roles that grant
+// rights in clusters.
 func (c *conversion) bindings() {
 	todo := slices.Concat(c.clusterBindings(), c.projectBindings(), c.globalBindings())
 	for _, b := range todo {

@@ -102,7 +102,7 @@ type conversion struct {
 
 // subjects holds the principals that bindings refer to.
 type subjects struct {
-	given map[string]Principal  // by name in Rancher, from the Mapping that a user has completed
+	given map[string]Principal  // principals from the Mapping that a user has completed, by name in Rancher
 	known map[string]*Principal // principals by name in Rancher
 	count map[string]int        // the number of bindings for each principal
 }

@@ -49,7 +49,7 @@ func (r Result) Files() (map[string][]byte, error) {
 	return files, nil
 }
 
-// object returns an object as YAML, without the fields that only an API server sets.
+// object returns the YAML of an object. It removes the fields that only an API server sets.
 func object(o Output) ([]byte, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o.Object)
 	if err != nil {

@@ -74,7 +74,7 @@ func (m Mapping) YAML() ([]byte, error) {
 	return append([]byte(mappingHead), text...), nil
 }
 
-// ReadMapping parses the Mapping's file. It rejects names that a Drover binding would reject, and duplicate entries.
+// ReadMapping parses the Mapping's file. It rejects duplicate entries and names that a Drover binding would reject.
 func ReadMapping(text []byte) (Mapping, error) {
 	var m Mapping
 	if err := yaml.UnmarshalStrict(text, &m); err != nil {

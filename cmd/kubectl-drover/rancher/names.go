@@ -12,7 +12,7 @@ import (
 // nameLimit is the maximum length of a name in Drover.
 const nameLimit = 63
 
-// label turns text into a DNS label, which may be empty. The label can be used both as an object name and as a file
+// label turns text into a DNS label. The label may be empty. The label can be used both as an object name and as a file
 // name.
 func label(text string) string {
 	var b strings.Builder
@@ -50,7 +50,7 @@ func join(parts ...string) string {
 // names assigns unique names to the objects of a kind.
 type names map[string]bool
 
-// take returns the requested name or, if an older object already has that name, a name that contains the ID.
+// take returns the requested name. If an older object already has that name, it returns a name that contains the ID.
 func (n names) take(wanted, id string) string {
 	name := wanted
 	if name == "" || n[name] {

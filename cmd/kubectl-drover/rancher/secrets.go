@@ -13,7 +13,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// secrets exports the projects' Secrets if their values were requested. Otherwise it only reports them.
+// secrets exports the projects' Secrets if the values of the Secrets were requested. If they were not requested,
+// secrets only reports the Secrets.
 func (c *conversion) secrets() {
 	if c.in.SecretsForbidden {
 		c.report.find(Unreadable, "You may not list Secrets. Without --with-secrets, Secrets of projects are not exported, "+

@@ -115,8 +115,8 @@ func candidates(ctx context.Context, h *cli.Hub, workspace string, names []strin
 	return found, nil
 }
 
-// adopt lists the candidates and, if act is set, adopts them. If strict is set, adopt returns an error if any Cluster
-// cannot be adopted.
+// adopt lists the candidates. If act is set, it also adopts them. If strict is set, adopt returns an error if any
+// Cluster cannot be adopted.
 func adopt(ctx context.Context, h *cli.Hub, out io.Writer, found []candidate, act, strict bool) error {
 	if err := list(out, found); err != nil {
 		return err
@@ -149,7 +149,8 @@ func adopt(ctx context.Context, h *cli.Hub, out io.Writer, found []candidate, ac
 	return errors.Join(append(errs, err)...)
 }
 
-// list prints the agents that would be adopted, and the reasons why other agents would not be adopted.
+// list prints the agents that would be adopted. For the other agents, it prints the reasons why they would not be
+// adopted.
 func list(out io.Writer, found []candidate) error {
 	slices.SortFunc(found, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.cluster.Namespace, b.cluster.Namespace), cmp.Compare(a.cluster.Name, b.cluster.Name))

@@ -239,8 +239,8 @@ func describeRestore(one waiter) string {
 	return text.String() + "\n"
 }
 
-// setChange is one kind of change. It contains the sets that the status lists, and the number of sets that the status
-// does not list.
+// setChange is one kind of change. It contains the sets that the status lists. It also contains the number of sets that
+// the status omits.
 type setChange struct {
 	verb string
 	sets []string

@@ -76,7 +76,7 @@ func NewRevoked(o *cli.Options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			log, err := readAuditLogs(c.InOrStdin(), c.ErrOrStderr(), files) // reading the log has no time limit
+			log, err := readAuditLogs(c.InOrStdin(), c.ErrOrStderr(), files) // there is no deadline for reading the log
 			ctx, cancel := cli.Bounded(c.Context())
 			defer cancel()
 			h, failed := o.Hub()
@@ -100,7 +100,7 @@ func NewRevoked(o *cli.Options) *cobra.Command {
 // repeat holds the flags of "revoked".
 type repeat struct {
 	managerNamespace string
-	since            time.Time // if zero, requests are compared with the times in each object
+	since            time.Time // if since is zero, a request is compared with the times in the object
 	made             time.Time // time of the backup, or zero to use the manager's Lease
 	now              time.Time
 	act              bool
@@ -121,8 +121,8 @@ func timeFlag(name, text string) (time.Time, error) {
 // recently is the time within which a renewal of the Lease shows that a manager has run since the restore.
 const recently = 10 * time.Minute
 
-// backupTime returns the time of the backup, which is needed to check whether the log is complete. If a manager has run
-// since the restore, backupTime does not use the Lease, because its renewal time would make any log look complete.
+// backupTime returns the time of the backup. This time is needed to check whether the log is complete. If a manager has
+// run since the restore, backupTime does not use the Lease, because its renewal time would make any log look complete.
 func (r repeat) backupTime(hub restoredObjects, known time.Time) (time.Time, error) {
 	switch {
 	case !r.made.IsZero():
@@ -193,7 +193,7 @@ func (l *auditLog) lacks(backup time.Time) error {
 }
 
 // readRestored reads the objects that identify the hub's agents. It also returns the time of the leader's last Lease
-// renewal, which is the latest time that is known to be before the backup. It ignores Leases of the same name in other
+// renewal. This is the latest time that is known to be before the backup. It ignores Leases of the same name in other
 // namespaces, because a user could create such a Lease to make an incomplete log look complete.
 func readRestored(ctx context.Context, h *cli.Hub, managerNamespace string) (restoredObjects, time.Time, error) {
 	hub := restoredObjects{members: map[types.NamespacedName]*metav1.PartialObjectMetadata{}}

@@ -120,7 +120,7 @@ func impersonationRemarks(a access.Action) []string {
 	return nil
 }
 
-// resourceKind is a resource, as resolved from the name that the user entered.
+// resourceKind is the resource that the name entered by the user refers to.
 type resourceKind struct {
 	resource   schema.GroupResource
 	namespaced bool

@@ -27,7 +27,7 @@ const (
 // hubOnly is a remark that is added to an answer if the member was not queried.
 const hubOnly = "these are the rights that Drover grants; the member's own roles and bindings may grant more"
 
-// explanation is the result of "why", in the form that -o json prints.
+// explanation is the result of "why". It has the form that -o json prints.
 type explanation struct {
 	Subject   principal `json:"subject"`
 	Action    action    `json:"action"`
@@ -137,7 +137,7 @@ func (f findings) settled() access.Decision {
 }
 
 // unlabelled returns a project that the namespace may belong to. Only the namespace's label in the member shows whether
-// it does, and the member was not queried.
+// it does. The member was not queried.
 func (f findings) unlabelled() string {
 	for _, m := range f.answer.Missing {
 		if f.review == nil && m.Lack == access.LackNamespace {
@@ -147,7 +147,7 @@ func (f findings) unlabelled() string {
 	return ""
 }
 
-// outcome returns the member's answer, which takes precedence over the hub's. The hub's objects might not have been
+// outcome returns the member's answer. It takes precedence over the hub's answer. The hub's objects might not have been
 // delivered to the member yet, and the member may grant more than the hub.
 func (f findings) outcome() string {
 	switch {
@@ -319,8 +319,8 @@ func (f findings) noBinding() string {
 }
 
 // fullNames returns the principals in bindings whose names consist of a provider prefix and the queried name. It
-// returns none if the queried name already has a prefix. The distinction matters because "grant" accepts alice for
-// local:alice, but a member may have its own user named alice.
+// returns no principals if the queried name already has a prefix. The distinction matters because "grant" accepts alice
+// for local:alice, but a member may have its own user named alice.
 func (f findings) fullNames() []string {
 	if strings.Contains(f.who.Name, ":") {
 		return nil

@@ -45,7 +45,7 @@ answer is not known.`,
 	return c
 }
 
-// holders is the result of "who-can", in the form that -o json prints.
+// holders is the result of "who-can". It has the form that -o json prints.
 type holders struct {
 	Action    action   `json:"action"`
 	Workspace string   `json:"workspace"`
@@ -67,7 +67,7 @@ type holder struct {
 	Expires *metav1.Time     `json:"expires,omitempty"`
 	// External is a ClusterRole whose rules are known only to the member. It is empty if the hub knows the rules.
 	External string `json:"external,omitempty"`
-	// Effective is True if the right is in effect in the member, and otherwise False or Unknown.
+	// Effective is True if the right is in effect in the member. Otherwise, it is False or Unknown.
 	Effective metav1.ConditionStatus `json:"effective"`
 	// Origin is Hub or Member.
 	Origin string `json:"origin"`
@@ -126,7 +126,8 @@ func fromHub(chains []access.Chain, found []delivered) []holder {
 	return all
 }
 
-// effective returns True if the whole chain exists in the member, and Unknown if part of the chain could not be read.
+// effective returns True if the whole chain exists in the member. It returns Unknown if part of the chain could not be
+// read.
 func (d delivered) effective() metav1.ConditionStatus {
 	switch {
 	case d.Binding == present && d.Role == present:
@@ -137,7 +138,7 @@ func (d delivered) effective() metav1.ConditionStatus {
 	return metav1.ConditionFalse
 }
 
-// outcome returns ErrDenied if the list is empty and complete, and another error if the answer is unknown.
+// outcome returns ErrDenied if the list is empty and complete. It returns another error if the answer is unknown.
 func (h holders) outcome() error {
 	effective := func(status metav1.ConditionStatus) bool {
 		return slices.ContainsFunc(h.Holders, func(one holder) bool { return one.Effective == status })

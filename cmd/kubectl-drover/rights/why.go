@@ -117,7 +117,7 @@ func (q *inquiry) follow(ctx context.Context, chains []access.Chain) []delivered
 	return all
 }
 
-// why prints why a user or group is or is not allowed to perform an action.
+// why explains why a user or group is or is not allowed to perform an action.
 func (o *options) why(ctx context.Context, out io.Writer, who principal, verb, resource string) error {
 	ctx, cancel := cli.Bounded(ctx)
 	defer cancel()

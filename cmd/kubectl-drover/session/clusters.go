@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// reachable is the list of Clusters that the user can reach, as returned by the hub's /v1/clusters.
+// reachable is the list of Clusters that the user can reach. The hub's /v1/clusters returns this list.
 type reachable struct {
 	Items []reachableCluster `json:"items"`
 	// Incomplete reports whether the list may be incomplete.

@@ -20,18 +20,18 @@ import (
 )
 
 const (
-	// answerLimit is the maximum time that a Cluster's own address may take to respond. If it takes longer, the hub is
+	// answerLimit limits how long a Cluster's own address may take to respond. If it takes longer, the hub is
 	// preferred.
 	answerLimit = 2 * time.Second
-	// renewLimit is the maximum time that the hub may take to renew a token that is still valid. If the hub takes
-	// longer, the next attempt follows after renewPause.
+	// renewLimit limits how long the hub may take to renew a token that is still valid. If the hub takes longer, the
+	// next attempt follows after renewPause.
 	renewLimit, renewPause = 3 * time.Second, 30 * time.Second
 )
 
-// directAccess is a Cluster's own address, which users can reach without the hub.
+// directAccess is a Cluster's own address. Users can reach this address without going through the hub.
 type directAccess struct {
 	Server string `json:"server"`
-	// CA is in PEM format. If it is empty, the computer's own CAs are trusted.
+	// CA is PEM-encoded. If it is empty, the computer's own CAs are trusted.
 	CA string `json:"caBundle,omitempty"`
 	// Mode is APIServer if the address belongs to the Cluster's API server instead of its agent.
 	Mode v1.AuthorizedEndpointMode `json:"mode,omitempty"`
@@ -52,7 +52,7 @@ func (c reachableCluster) answers(ctx context.Context, token func(context.Contex
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	if code := c.Direct.ask(ctx, client, ""); c.Direct.Mode != v1.AuthorizedEndpointAPIServer {
 		return code == http.StatusUnauthorized
-	} else if code == 0 { // no server responded, or a different server did
+	} else if code == 0 { // no server responded, or a different server responded
 		return false
 	}
 	own, err := token(ctx)

@@ -26,9 +26,9 @@ import (
 const (
 	// envCluster is the environment variable that names the Cluster, in the form WORKSPACE/NAME.
 	envCluster = "DROVER_CLUSTER"
-	// execGrace is the maximum time that a command may take to exit after an interrupt.
+	// execGrace limits how long a command may take to exit after an interrupt.
 	execGrace = 5 * time.Second
-	// maxCaptured is the maximum amount of a command's output, in bytes, that is kept for -o json.
+	// maxCaptured is the maximum amount of a command's output that is kept for -o json, in bytes.
 	maxCaptured = 1 << 20
 )
 
@@ -118,7 +118,7 @@ type outcome struct {
 // outcomes holds the outcome for each Cluster, ordered by name.
 type outcomes struct {
 	Items []outcome `json:"items"`
-	// Incomplete reports whether there may be more Clusters, on which the command was not run.
+	// Incomplete reports whether there may be more Clusters for which the command was not run.
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 

@@ -48,8 +48,8 @@ question. Otherwise the command opens the browser to sign in if it runs in a ter
 	return c
 }
 
-// session returns the store of sessions and the hub to use. The hub is the value of --hub, the hub that the kubeconfig
-// points to, or the hub of the only session, in this order. See mayUseOnlySession.
+// session returns the store of sessions and the hub to use. The hub is the first of the following that exists: the
+// value of --hub, the hub that the kubeconfig points to, and the hub of the only session. See mayUseOnlySession.
 func (o *options) session() (login.Store, string, error) {
 	store, err := sessions()
 	if err != nil {
@@ -195,8 +195,8 @@ func (o *options) getToken(c *cobra.Command, s signing) error {
 	return printCredential(c, token, metav1.NewTime(until))
 }
 
-// freshSession returns the session for a hub. It ensures that the session's token is not about to expire. If necessary,
-// it asks the user to sign in, unless quiet is set.
+// freshSession returns the session for a hub. The session's token is not about to expire. If necessary, it asks the
+// user to sign in, unless quiet is set.
 func (o *options) freshSession(ctx context.Context, c *cobra.Command, s signing, store login.Store, issuer string, quiet bool) (*login.Session, error) {
 	asked := caller(os.Getenv(execInfo), os.Stdin)
 	return store.Fresh(ctx, issuer, func(ctx context.Context, before *login.Session) (*login.Session, error) {

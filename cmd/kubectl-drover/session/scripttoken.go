@@ -90,7 +90,7 @@ func newTokenCreate(o *options) *cobra.Command {
 				if _, err := c.ErrOrStderr().Write([]byte(b.String())); err != nil {
 					return err
 				}
-				_, err = fmt.Fprintln(c.OutOrStdout(), cli.Plain(made.Token)) // only the token, for use in scripts
+				_, err = fmt.Fprintln(c.OutOrStdout(), cli.Plain(made.Token)) // scripts use only the token
 				return err
 			})
 		},

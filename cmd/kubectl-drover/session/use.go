@@ -79,8 +79,8 @@ API server. From then on, the credentials of CONTEXT are also sent to URL.`,
 	return c
 }
 
-// parseUse returns the name of the Cluster to use, the constant back, or "" for the hub itself. It also sets HubName,
-// which is necessary because the value of --hub is optional: a URL after --hub is parsed as an argument.
+// parseUse returns the name of the Cluster to use, the constant back, or "" for the hub itself. It also sets HubName.
+// This is necessary because the value of --hub is optional: a URL after --hub is parsed as an argument.
 func (o *options) parseUse(hub string, args []string) (string, error) {
 	if hub == hubItself {
 		hub = ""
@@ -312,8 +312,8 @@ func markHub(config *clientcmdapi.Config, name string, session *login.Session) e
 	return cli.SetMark(config, name, mark)
 }
 
-// probeLimit is the maximum time that a hub's API server may take to respond. If it takes longer, the plugin does not
-// add a context for it.
+// probeLimit limits how long a hub's API server may take to respond. If it takes longer, the plugin does not add a
+// context for it.
 const probeLimit = 3 * time.Second
 
 // loginContext adds a context for the hub's own API to the kubeconfig if the hub's API server accepts the user's

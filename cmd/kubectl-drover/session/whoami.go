@@ -72,8 +72,8 @@ func sayUser(b *strings.Builder, user authenticationv1.UserInfo, hub string) {
 	}
 }
 
-// signedIn returns the session for the hub. It ensures that the session's token is not about to expire. It does not ask
-// the user to sign in.
+// signedIn returns the session for the hub. The session's token is not about to expire. It does not ask the user to
+// sign in.
 func (o *options) signedIn(ctx context.Context) (*login.Session, error) {
 	store, issuer, err := o.session()
 	if err != nil {

@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// installTime is the maximum duration of an installation. It limits how long a server that does not respond can block
-// other installations.
+// installTime limits how long an installation may take, so that a server that does not respond cannot block other
+// installations for longer.
 const installTime = time.Minute
 
 // fieldOwner is the field manager for all objects that are applied in the cluster.

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
-// maxEndpoints is the maximum number of endpoints in a task, as defined in the schema.
+// maxEndpoints is the maximum number of endpoints in a task. The schema defines the same limit.
 const maxEndpoints = 32
 
 // fieldOwner is the field manager for the tasks that this controller adds to machines. Tasks from other field managers

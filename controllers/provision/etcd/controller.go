@@ -7,7 +7,7 @@
 //
 // Each reconcile request contains the name of one cluster. Each kind of cluster has its own Reconciler with a Backend.
 // The Kubeadm backend gives tasks to the machines of a DroverCluster. The Installations backend relies on the
-// controller for ClusterInstallations, which does the work itself.
+// controller for ClusterInstallations, because that controller does the work itself.
 package etcd
 
 import (
@@ -40,7 +40,7 @@ type Backend interface {
 	Wakes(object client.Object) bool
 }
 
-// Cluster is the state of one cluster, as read by Backend.Read.
+// Cluster is the state of one cluster. Backend.Read returns it.
 type Cluster interface {
 	// Advance performs the next steps for all snapshots and restores, and returns their progress.
 	Advance(ctx context.Context, w *Wanted) (progress.All, error)

@@ -40,7 +40,7 @@ func (in *kubeadmCluster) gather(ctx context.Context, w *Wanted) error {
 	}
 	holding := w.Restores
 	if w.Active() != nil && in.decide.Restore.Problem != "" {
-		// the restore has been rejected, and the objects that it refers to no longer exist
+		// the objects that the rejected restore refers to no longer exist
 		holding = holding[1:]
 	}
 	in.decide.Retention, in.decide.Stored = retention(in.cluster), stored(in.scheduled, holding)
@@ -129,8 +129,8 @@ func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Mac
 }
 
 // lost reports whether a Host has been disconnected for lostTime. If the hub started after the agent's last connection,
-// the Host's status has no lastSeen. In that case, lost uses the time of the Ready condition's last change, which is
-// not later than the disconnection. lost has no side effects.
+// the Host's status has no lastSeen. In that case, lost uses the time of the Ready condition's last change, because the
+// disconnection was not earlier. lost has no side effects.
 func lost(host *v1.Host, now time.Time) bool {
 	if host == nil || hosts.Connected(host) {
 		return false

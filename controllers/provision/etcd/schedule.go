@@ -124,7 +124,7 @@ func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring
 	return t
 }
 
-// followSchedule creates the snapshot that is due, and returns the time of the next check, or zero if no further check
+// followSchedule creates a snapshot if one is due. It returns the time of the next check, or zero if no further check
 // is needed. If the schedule cannot be parsed, this is reported in the status of the DroverCluster.
 func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.Time, error) {
 	if in.cluster == nil || in.cluster.Spec.Etcd.Schedule == "" || !in.cluster.DeletionTimestamp.IsZero() {
@@ -168,7 +168,7 @@ func (in *kubeadmCluster) inTheWay(ctx context.Context, cluster *infrav1.DroverC
 }
 
 // scheduledSnapshot returns the snapshot to create for a cluster and a scheduled time. The snapshot's name contains
-// both, which ensures that the snapshot is created only once. scheduledSnapshot has no side effects.
+// both the cluster and the time, so the snapshot is created only once. scheduledSnapshot has no side effects.
 func scheduledSnapshot(cluster *infrav1.DroverCluster, due time.Time) *provisionv1.EtcdSnapshot {
 	name := cluster.Name
 	if len(name) > maxName {

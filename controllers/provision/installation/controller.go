@@ -73,7 +73,7 @@ type input struct {
 	given        map[string]hosts.Given // Secrets of Hosts that are taken
 	snapshots    []*provisionv1.EtcdSnapshot
 	restores     []*provisionv1.EtcdRestore
-	refused      *status.Readiness // reason why the spec cannot be applied, or nil if it can
+	refused      *status.Readiness // reason why the spec cannot be applied; nil if the spec can be applied
 	former       []*v1.Host        // Hosts that a former installation with this name took
 	unreadable   map[string]error  // Hosts whose instructions cannot be read and that are therefore left unchanged
 	store        *store

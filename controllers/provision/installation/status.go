@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// maxWaiting is the maximum number of hosts that a status lists, as defined in the schema.
+// maxWaiting is the maximum number of hosts that a status lists. The schema defines the same limit.
 const maxWaiting = 16
 
 // judge returns an installation's readiness after a decision. It has no side effects.

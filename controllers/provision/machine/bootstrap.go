@@ -38,11 +38,11 @@ const sentinel = "/run/cluster-api/bootstrap-success.complete"
 // says nothing about this one.
 const begins = "rm -rf " + sentinel + "\nmkdir -p /run/cluster-api\n"
 
-// bootstrap runs a script in the same way as cloud-init, which continues after a failing command. The bootstrap fails
-// if the sentinel file is missing afterward.
+// bootstrap runs a script in the same way as cloud-init: it continues after a failing command. The bootstrap fails if
+// the sentinel file is missing afterward.
 const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstrap did not write ` + sentinel + `" >&2; exit 1; }`
 
-// installScript applies the agent's manifest from the machine itself, which has just become a control plane node.
+// installScript runs on the machine that has just become a control plane node, and applies the agent's manifest.
 // Therefore, no access from outside is needed. The script retries until the instruction times out. Each distribution
 // stores the administrator's kubeconfig in a different place, and some distributions have kubectl in a directory of
 // their own.
@@ -148,7 +148,7 @@ func refused(made *protocol.HostInstructions) error {
 	return nil
 }
 
-// named reports whether a file or command contains the provider ID as a separate word.
+// named reports whether the provider ID occurs as a separate word in a file or command.
 func named(config *cloudconfig.Config, id string) bool {
 	texts := []string{strings.Join(config.Commands, "\n")}
 	for _, f := range config.Files {

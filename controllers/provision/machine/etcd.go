@@ -47,8 +47,8 @@ func (r *Reconciler) buckets(ctx context.Context, machine *infrav1.DroverMachine
 	return all, nil
 }
 
-// bucketOf returns the credentials in a Secret, or the problem with the Secret. The problem never contains credentials.
-// bucketOf has no side effects.
+// bucketOf returns the credentials in a Secret. If the Secret cannot be used, it returns the problem. The problem never
+// contains credentials. bucketOf has no side effects.
 func bucketOf(secret *corev1.Secret) kubeadm.Bucket {
 	if secret.Labels[provisionv1.LabelUse] != "true" {
 		return kubeadm.Bucket{Problem: fmt.Errorf(

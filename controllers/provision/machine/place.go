@@ -82,7 +82,7 @@ func waits(in *input) status.Readiness {
 	return status.Readiness{}
 }
 
-// content reads the bootstrap data and, for the first control plane machine, the agent's manifest.
+// content reads the bootstrap data. For the first control plane machine, it also reads the agent's manifest.
 func (r *Reconciler) content(ctx context.Context, in *input) (data, manifest []byte, v status.Readiness, err error) {
 	data, err = clusterapi.GetBootstrap(ctx, r.Live, in.owner)
 	var refusal interface{ Refused() bool }
@@ -154,8 +154,8 @@ type wanted struct {
 	domainLabel, domain string
 }
 
-// pick returns the first free Host, sorted by name, that meets a machine's requirements. If there is none, it returns
-// the reason. pick has no side effects.
+// pick returns the first free Host, in the order of their names, that meets a machine's requirements. If no Host meets
+// them, pick returns the reason. pick has no side effects.
 func pick(want wanted, all []v1.Host, machines []infrav1.DroverMachine) (*v1.Host, string) {
 	selector, err := metav1.LabelSelectorAsSelector(want.machine.Spec.HostSelector)
 	if err != nil {

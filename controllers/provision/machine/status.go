@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// maxAddresses is the maximum number of addresses in a machine's status, as defined in the schema.
+// maxAddresses is the maximum number of addresses in a machine's status. The schema defines the same limit.
 const maxAddresses = 32
 
 func provisioned(machine *infrav1.DroverMachine) bool {

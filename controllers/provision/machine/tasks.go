@@ -28,10 +28,10 @@ import (
 // soon is the delay before a machine is checked again after its status has been written.
 const soon = 100 * time.Millisecond
 
-// maxTaskMessage is the maximum length, in bytes, of a failed task's message in the status.
+// maxTaskMessage is the maximum length of a failed task's message in the status, in bytes.
 const maxTaskMessage = 2048
 
-// taskInput holds everything, apart from the task itself, that a task's instruction depends on.
+// Apart from the task itself, taskInput holds everything that a task's instruction depends on.
 type taskInput struct {
 	machine *infrav1.DroverMachine
 	host    *v1.Host
@@ -106,8 +106,9 @@ func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, erro
 	return v.Again, err
 }
 
-// schedule returns a Host's instructions, including instructions for the tasks that have not ended, and the progress of
-// each task. It has no side effects. It does not change the bootstrap instructions or any other existing instructions.
+// schedule returns a Host's instructions, including instructions for the tasks that have not ended. It also returns the
+// progress of each task. It has no side effects. It does not change the bootstrap instructions or any other existing
+// instructions.
 func schedule(in taskInput, has protocol.HostInstructions, version string) (protocol.HostInstructions, []infrav1.MachineTaskStatus) {
 	present, host := map[string]int{}, progress.OfHost(in.host, version)
 	var all []protocol.HostInstruction
@@ -196,7 +197,7 @@ func isAtWork(host *v1.Host) bool {
 func setTasksSucceeded(machine *infrav1.DroverMachine) {
 	condition := metav1.Condition{Type: infrav1.ConditionTasksSucceeded, Status: metav1.ConditionTrue, Reason: infrav1.ReasonTasksSucceeded, Message: "all tasks have succeeded", ObservedGeneration: machine.Generation}
 	for _, task := range slices.Backward(machine.Status.Tasks) {
-		// if several tasks have failed, the message names the first one
+		// if several tasks have failed, the message names the first failed task
 		switch {
 		case task.State == infrav1.TaskFailed:
 			condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, infrav1.ReasonTaskFailed, fmt.Sprintf("task %s failed and is not repeated: %s", task.ID, task.Message)

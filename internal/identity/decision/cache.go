@@ -33,7 +33,7 @@ const (
 	reserved = 32
 	// familiarFor is how long a key counts as familiar after its last positive result.
 	familiarFor = time.Hour
-	// timeout limits the duration of one question, and also the time until it is asked.
+	// timeout limits how long a question may take, including the wait before it is asked.
 	timeout = 10 * time.Second
 )
 
@@ -48,7 +48,7 @@ type Result[V any] struct {
 	Yes bool
 }
 
-// Cache caches results. Use New to create it. All methods can be called concurrently.
+// Cache caches results. Use New to create it. All methods are safe for concurrent use.
 type Cache[V any] struct {
 	yes, no  *cache.LRUExpireCache
 	familiar *cache.LRUExpireCache // keys that recently had a positive result

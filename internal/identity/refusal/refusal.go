@@ -80,7 +80,7 @@ func TooManyRequests(message string, after time.Duration) *Error {
 	return e
 }
 
-// Because returns a copy of e with a cause, which the caller does not see.
+// Because returns a copy of e that contains a cause. The caller does not see the cause.
 func (e *Error) Because(cause error) *Error {
 	c := *e
 	c.cause = cause

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package catalog shows users their identity on the hub, and the Clusters that they can reach through the hub.
+// Package catalog shows users their identity on the hub and the Clusters that they can reach through the hub.
 package catalog
 
 import (
@@ -27,7 +27,7 @@ const (
 	PathClusters = "/v1/clusters"
 )
 
-// answerLimit is the time limit for a response, including the time that the request waits in a queue.
+// answerLimit is the deadline for a response. It includes the time that the request waits in a queue.
 const answerLimit = 15 * time.Second
 
 // Catalog serves the catalog to users. All exported fields are required.

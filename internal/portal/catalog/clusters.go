@@ -46,10 +46,10 @@ type Cluster struct {
 	Direct *Direct `json:"direct,omitempty"`
 }
 
-// Direct is an address at which users can connect to a member directly, in the format of a kubeconfig.
+// Direct contains the settings that a kubeconfig needs for a direct connection to a member.
 type Direct struct {
 	Server string `json:"server"`
-	// CABundle contains CA certificates in PEM format. If it is empty, the user's computer must already trust the
+	// CABundle contains PEM-encoded CA certificates. If it is empty, the user's computer must already trust the
 	// server's certificate.
 	CABundle string `json:"caBundle,omitempty"`
 	// Mode is APIServer if the address belongs to the member's API server. It is empty if the address belongs to the
@@ -57,13 +57,13 @@ type Direct struct {
 	Mode v1.AuthorizedEndpointMode `json:"mode,omitempty"`
 }
 
-// query selects Clusters by their labels, in one workspace or, if workspace is empty, in all workspaces.
+// query selects Clusters in a workspace by their labels. If workspace is empty, it selects Clusters in all workspaces.
 type query struct {
 	workspace string
 	selector  labels.Selector
 }
 
-// queryOf parses the parameters namespace and labelSelector, which have the same meaning as in the Kubernetes API.
+// queryOf parses the parameters namespace and labelSelector. They have the same meaning as in the Kubernetes API.
 func queryOf(r *http.Request) (query, error) {
 	values := r.URL.Query()
 	selector, err := labels.Parse(values.Get("labelSelector"))

@@ -33,7 +33,7 @@ type object struct {
 	content client.Object // nil if the object was deleted
 }
 
-// changes contains the latest change to each object of a kind, in order, and the latest deletions. Each reader keeps
+// changes contains, in order, the latest change to each object of a kind and the latest deletions. Each reader keeps
 // its own position.
 type changes struct {
 	now func() time.Time
@@ -46,8 +46,8 @@ type changes struct {
 	deleted int
 	// forgotten is the position up to which deletions are no longer known.
 	forgotten position
-	// version is the greatest resource version of any change. The field settled is the value that version had before
-	// the latest burst of changes.
+	// version is the greatest resource version of any change. The field settled contains the version before the latest
+	// burst of changes.
 	version, settled uint64
 	burst, last      time.Time
 }

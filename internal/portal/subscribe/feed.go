@@ -163,7 +163,7 @@ type nameAndUID struct {
 	UID       string `json:"uid"`
 }
 
-// gone returns the message that an object is no longer visible to the user.
+// gone returns the message that tells a user that an object is no longer visible.
 func (f *feed) gone(o object) message {
 	return message{Type: typeDeleted, Kind: f.Resource, Object: outline{nameAndUID{o.Namespace, o.Name, string(o.uid)}}}
 }

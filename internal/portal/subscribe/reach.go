@@ -25,8 +25,8 @@ const resourceClusters = "clusters"
 // user even without the right to watch them. The zero value contains no Clusters.
 type reach struct {
 	scope // through the "get" right on clusters/proxy
-	// bound contains the principals with bindings, by workspace. names contains the Clusters that these bindings let
-	// the user reach, with the UIDs of the Clusters.
+	// bound contains the principals with bindings, by workspace. names contains the names and UIDs of the Clusters that
+	// these bindings let the user reach.
 	bound map[string]index.Principals
 	names map[types.NamespacedName]types.UID
 }
@@ -73,8 +73,8 @@ func (st *stream) reviewReach(ctx context.Context, k *watched) reach {
 	return now
 }
 
-// isBound reports whether a binding lets the user reach a Cluster. If the lookup fails, it returns the previous result,
-// which is the parameter known.
+// isBound reports whether a binding lets the user reach a Cluster. If the lookup fails, it returns the parameter known,
+// which is the previous result.
 func (st *stream) isBound(ctx context.Context, r *reach, name types.NamespacedName, known bool) bool {
 	who, some := r.bound[name.Namespace]
 	if !some {

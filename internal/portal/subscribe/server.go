@@ -34,11 +34,12 @@ const (
 	PathRancher = "/v3/subscribe"
 )
 
-// subprotocol is the subprotocol that a browser offers together with another subprotocol, which contains its token.
+// subprotocol is a subprotocol that a browser offers. A second subprotocol, offered at the same time, contains the
+// browser's token.
 const subprotocol = "v1.subscribe.drover.dev"
 
 const (
-	startLimit   = 15 * time.Second // for the first read of a kind, and the first review of rights
+	startLimit   = 15 * time.Second // timeout for the first read of a kind and for the first review of rights
 	upgradeLimit = 10 * time.Second // for the response to the upgrade request
 	mostOfUser   = 8                // concurrent streams per user
 	mostOfAll    = 2000

@@ -64,7 +64,7 @@ type stream struct {
 	certain time.Time // when the user and their rights were last confirmed
 }
 
-// begin determines which objects are visible to the user, and where the stream starts.
+// begin determines which objects are visible to the user. It also determines where the stream starts.
 func (st *stream) begin(ctx context.Context) {
 	for _, k := range st.kinds {
 		k.scope = k.feed.ask(ctx, st.may, st.workspaces(k), scope{})
@@ -151,8 +151,8 @@ func (st *stream) run(closing context.Context, conn *websocket.Conn) string {
 	return why
 }
 
-// outcome returns the reason why a stream ended, as a word for metrics and as a close code for the client. The code is
-// 0 if the client is gone.
+// outcome returns the reason why a stream ended. why is a word for metrics, and code is the close code for the client.
+// The code is 0 if the client is gone.
 func outcome(err error) (why string, code int) {
 	switch {
 	case errors.Is(err, errStopping):

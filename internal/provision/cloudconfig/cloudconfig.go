@@ -29,8 +29,8 @@ const maxContent = 1 << 20
 // maxVariables is the maximum number of variables in a template. The kubeadm provider uses two variables.
 const maxVariables = 256
 
-// bounds returns the limits on bootstrap data. kubeadm's own data, without the user's files, is about 30 KiB in size.
-// Even with 250 files, the data contains fewer values than the limit allows.
+// bounds returns the limits on bootstrap data. Without the user's files, kubeadm's data is about 30 KiB in size. Even
+// with 250 files, the data contains fewer values than the limit allows.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 768 << 10, Nodes: 4096, Depth: 8} }
 
 // written returns the limits on bootstrap data that has been converted to JSON. In JSON, a line break takes two bytes
@@ -61,7 +61,7 @@ type Instance struct {
 	Hostname string
 }
 
-// document is a cloud-config. A key without a field in this struct is rejected, and the error names the key.
+// document is a cloud-config. A key without a field in this struct is rejected. The error names the key.
 type document struct {
 	WriteFiles []writeFile       `json:"write_files"`
 	RunCmd     []json.RawMessage `json:"runcmd"`
@@ -283,7 +283,7 @@ func unzip(packed []byte, room int) ([]byte, error) {
 	return out, nil
 }
 
-// commands returns the lines of a script. Each item is either a string, which is a whole line, or a list, which is a
+// commands returns the lines of a script. Each item is either a string or a list. A string is a whole line. A list is a
 // command with its arguments.
 func commands(all []json.RawMessage) ([]string, error) {
 	var out []string

@@ -238,7 +238,7 @@ func GetMachine(ctx context.Context, reader client.Reader, name types.Namespaced
 }
 
 // ProviderIDs returns the names of the Machines in a namespace, by provider ID. A Machine that is being deleted keeps
-// its provider ID until the last step of its deletion, which removes the Node.
+// its provider ID until the Node has been removed, in the last step of the deletion.
 func ProviderIDs(ctx context.Context, reader client.Reader, namespace string) (map[string]string, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(GroupVersion.WithKind("MachineList"))
@@ -271,8 +271,8 @@ func read(ctx context.Context, reader client.Reader, name types.NamespacedName, 
 }
 
 // GetBootstrap reads the data that the bootstrap provider created for a Machine. It refuses Secrets that have a
-// different type or belong to another cluster. Otherwise a user who can write Machines could read all Secrets in a
-// workspace through a Host.
+// different type or belong to another cluster. Without this check, a user who can write Machines could read all Secrets
+// in a workspace through a Host.
 func GetBootstrap(ctx context.Context, reader client.Reader, machine *Machine) ([]byte, error) {
 	name := types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.DataSecretName}
 	secret := &corev1.Secret{}

@@ -33,7 +33,7 @@ type Config struct {
 // ClusterAPI lets Cluster API create clusters on Hosts. Anyone who can write Cluster API objects gains root access to
 // the Hosts.
 type ClusterAPI struct {
-	// Enabled turns on reconciliation of the kinds in config/clusterapi, which must be installed. Default: false.
+	// Enabled turns on reconciliation of the kinds in config/clusterapi. These kinds must be installed. Default: false.
 	Enabled bool `json:"enabled,omitempty"`
 	// InPlaceUpdates (experimental) serves the hooks that Cluster API calls to update machines in place. It requires
 	// Enabled. Default: false.

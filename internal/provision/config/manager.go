@@ -30,7 +30,7 @@ import (
 const leaseName = "drover-provisioner"
 
 // ManagerOptions returns the options for the controller manager. Secrets are never cached, because the provisioner must
-// not list them. The only cached ConfigMap is drover-ca, which Drover's manager publishes.
+// not list them. The only cached ConfigMap is drover-ca. Drover's manager publishes it.
 func (c Config) ManagerOptions() (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -80,7 +80,7 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 // maxMark is the maximum size of an annotation that contains a time, in bytes.
 const maxMark = 64
 
-// trim is a cache transform. It removes managed fields, and all metadata that the provisioner does not read, because
+// trim is a cache transform. It removes managed fields and all metadata that the provisioner does not read, because
 // users can add more than a megabyte of metadata to an object.
 func trim(object any) (any, error) {
 	object, err := cache.TransformStripManagedFields()(object)

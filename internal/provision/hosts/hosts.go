@@ -160,8 +160,8 @@ func (h Hub) Given(ctx context.Context, host *v1.Host) (Given, error) {
 	return Given{secret, ours}, err
 }
 
-// Note returns the note that is stored with the instructions, and the version of the instructions that appears in the
-// Host's status. Both are empty if the Host has no instructions from Drover.
+// Note returns the note that is stored with the instructions. It also returns the version of the instructions that
+// appears in the Host's status. Both are empty if the Host has no instructions from Drover.
 func (g Given) Note() (note, version string) {
 	if !g.ours || !g.secret.DeletionTimestamp.IsZero() {
 		return "", ""
@@ -169,9 +169,10 @@ func (g Given) Note() (note, version string) {
 	return g.secret.Annotations[annotationNote], versionOf(g.secret)
 }
 
-// Instructions returns the instructions that Drover gave to a Host, and their version as it appears in the Host's
-// status. It reads them from the API server. It returns nil if there are no such instructions or if they were
-// withdrawn. It returns ErrForeignInstructions if another Secret has the name of the instructions' Secret.
+// Instructions returns the instructions that Drover gave to a Host. It also returns the version of these instructions,
+// in the form used in the Host's status. It reads them from the API server. It returns nil if there are no such
+// instructions or if they were withdrawn. It returns ErrForeignInstructions if another Secret has the name of the
+// instructions' Secret.
 func (h Hub) Instructions(ctx context.Context, host *v1.Host) (*protocol.HostInstructions, string, error) {
 	secret, ours, err := h.secret(ctx, host)
 	switch {
@@ -219,7 +220,7 @@ func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1
 
 // GiveWithNote writes the instructions of a Host together with a note, and reports whether it wrote them. It replaces
 // the instructions in the argument given. If these have changed in the meantime, it returns a Conflict or AlreadyExists
-// error. Note returns the note, which must not contain secrets.
+// error. The note must not contain secrets. Note returns it.
 func (h Hub) GiveWithNote(
 	ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, given Given, instructions protocol.HostInstructions,
 	note string,
@@ -272,8 +273,8 @@ func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 	case !host.DeletionTimestamp.IsZero():
 		return true, h.letGo(ctx, host)
 	}
-	// A released Host must have no instructions. Otherwise they would run alongside the instructions from the next
-	// consumer.
+	// A released Host must have no instructions. Remaining instructions would run alongside the instructions from the
+	// next consumer.
 	secret, ours, err := h.secret(ctx, host)
 	switch {
 	case err != nil:
@@ -309,7 +310,7 @@ func conflict(host *v1.Host, why string) error {
 
 // marks returns the marks that identify the Secret with the instructions that Drover created for a Host. The name is
 // not sufficient, because a user who can write Secrets can give any Secret this name. Only users with the "update"
-// right on hosts/plan can create a Secret of this type, and the type of a Secret cannot be changed.
+// right on hosts/plan can create a Secret of this type. The type of a Secret cannot be changed.
 func marks(host *v1.Host) owned.Marks {
 	return owned.Marks{
 		Type: v1.SecretTypeHostPlan, Labels: map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostPlan}, Owner: host.UID,

@@ -31,7 +31,7 @@ type infrastructure struct {
 	} `json:"spec"`
 }
 
-// change is the difference between the current and the desired state of machines.
+// change contains the current and the desired state of machines.
 type change struct {
 	kind             string
 	current, desired infrastructure
@@ -126,8 +126,8 @@ func (c change) ofInstaller(path string) *patch {
 	return set(path, c.after)
 }
 
-// localMode is a feature gate that Cluster API sets for Kubernetes versions up to 1.35, which support the gate. kubeadm
-// reads the gate from the cluster, not from the machine.
+// localMode is a feature gate that Cluster API sets for Kubernetes versions up to 1.35. Later versions do not support
+// the gate. kubeadm reads the gate from the cluster, not from the machine.
 const localMode = "ControlPlaneKubeletLocalMode"
 
 // ofBootstrap returns a patch for differences between bootstrap configurations that do not affect existing control

@@ -30,7 +30,7 @@ const Path = "/v1/cluster-api"
 const groupVersion = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
 
 const (
-	// answerLimit is the time limit for a response, including the time that the call waits in a queue. Cluster API
+	// answerLimit is the deadline for a response. It includes the time that the call waits in a queue. Cluster API
 	// waits for 10 s.
 	answerLimit = 9 * time.Second
 	// readLimit is the time limit for receiving a request.

@@ -26,7 +26,7 @@ const fieldOwner = client.FieldOwner("drover-update")
 // retrySeconds tells Cluster API how long to wait before it calls the hook again.
 const retrySeconds = 5
 
-// maxAttempt is the maximum length of an attempt's name, as defined in the schema.
+// maxAttempt is the maximum length of an attempt's name. The schema defines the same limit.
 const maxAttempt = 63
 
 // step is the next step of an update.
@@ -85,7 +85,8 @@ func (h *Hooks) updateMachine(ctx context.Context, o *order) (response, error) {
 // decide returns the next step of an update. It has no side effects.
 //
 // The task stays the same for the whole update, no matter how often Cluster API calls the hook. The task's ID is
-// derived from the Machine's generation, which may also increase because of changes that are unrelated to the version.
+// derived from the Machine's generation. The generation may also increase because of changes that are unrelated to the
+// version.
 func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine, kubeadm clusterapi.Kubeadm) step {
 	to, attempt, here := machine.Spec.Version, protocol.Cut(of.Annotations[infrav1.AnnotationUpdateAttempt], maxAttempt), machine.Status.NodeInfo.KubeletVersion
 	var task *infrav1.MachineTask

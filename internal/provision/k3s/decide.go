@@ -48,7 +48,7 @@ type Decision struct {
 	stuck bool
 }
 
-// decision is a Decision under construction. Its steps change the out field and the input's Stored, which is a copy.
+// decision is a Decision under construction. Its steps change the out field and the input's Stored. Stored is a copy.
 type decision struct {
 	*roster
 	out Decision

@@ -27,8 +27,8 @@ func (r *roster) lost() bool {
 	return true
 }
 
-// etcd returns the number of etcd members, and the number of members that are working. A host that is gone remains a
-// member until it is removed from the cluster. A host that could not join is not a member.
+// etcd returns the number of etcd members, and how many of them are working. A host that is gone remains a member until
+// it is removed from the cluster. A host that could not join is not a member.
 func (r *roster) etcd() (members, work int) {
 	for name, node := range r.Stored.Nodes {
 		if !node.Etcd {
@@ -49,7 +49,7 @@ func (r *roster) etcd() (members, work int) {
 
 func quorum(members int) int { return members/2 + 1 }
 
-// canSpareOne reports whether an etcd member may be restarted. With three or more members, etcd must keep its quorum.
+// canSpareOne reports whether an etcd member may be restarted. With three or more members, etcd must not lose quorum.
 // With one or two members, a restart always loses quorum, so all members must be working first.
 func (r *roster) canSpareOne() bool {
 	members, work := r.etcd()
@@ -115,8 +115,8 @@ func (r *roster) changing() string {
 }
 
 // unavailable counts the workers that are being changed, and the workers that failed or lost their connection because
-// of this change. The count prevents a change from breaking all workers. Workers that were already broken are not
-// counted.
+// of the current change. The count prevents one change from breaking all workers. Workers that were already broken are
+// not counted.
 func (r *roster) unavailable() (n int) {
 	for _, m := range r.stay {
 		if m.server() || m.Held == nil || !m.Held.Changed || m.up() {

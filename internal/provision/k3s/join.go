@@ -70,8 +70,8 @@ func (d *decision) addNode(m *member) {
 	d.Stored.Nodes[m.Name] = node
 }
 
-// wayIn returns the URL that a host uses to join, or the reason why it must wait. The URL is empty for the host that
-// starts the cluster.
+// wayIn returns the URL that a host uses to join, or the reason why the host must wait. The URL is empty for the host
+// that starts the cluster.
 func (r *roster) wayIn(m *member) (url, why string) {
 	if m.Name == r.Stored.First && !r.Stored.Begun {
 		return "", ""

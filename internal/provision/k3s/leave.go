@@ -80,7 +80,7 @@ func (r *roster) told() (all, failed sets.Set[string]) {
 }
 
 // removable returns the removals that are possible now. etcd members are removed one at a time, and only while the
-// remaining members have a quorum.
+// remaining members have quorum.
 func (d *decision) removable(all []removal, operator *member) (now []removal) {
 	members, work := d.etcd()
 	begun := func(r removal) bool { return operator != nil && slices.Contains(operator.Held.Removes, r.id()) }

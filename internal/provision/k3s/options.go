@@ -64,7 +64,7 @@ func optionName(key string) string {
 }
 
 // argumentName returns the name of the argument that a value such as "--healthz_port=0" sets. Components accept
-// underscores in place of hyphens. The distributions accept "+=" and "-=", which change a list.
+// underscores in place of hyphens. The distributions accept "+=" and "-=" for changing a list.
 func argumentName(value string) string {
 	name, _, _ := strings.Cut(strings.TrimSpace(value), "=")
 	return strings.ReplaceAll(strings.Trim(name, "-+ "), "_", "-")

@@ -15,13 +15,13 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// alwaysEncrypted is for RKE2, which always encrypts Secrets, regardless of its configuration.
+// alwaysEncrypted is the base of RKE2, because RKE2 encrypts Secrets regardless of its configuration.
 type alwaysEncrypted struct{ rancher }
 
 func (alwaysEncrypted) checkKeys(Spec) error { return nil }
 
-// rancher is the distribution k3s or RKE2. Both accept the same configuration. The fields contain their differences, as
-// documented at docs.k3s.io and docs.rke2.io.
+// rancher is the distribution k3s or RKE2. Both accept the same configuration. The fields contain the differences
+// between the two distributions. These differences are documented at docs.k3s.io and docs.rke2.io.
 type rancher struct {
 	// name is the part of directory and binary names that identifies the distribution.
 	name string
@@ -141,7 +141,7 @@ const paths = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt
 // because a host treats these as secrets and would redact the values in its reports.
 func (r rancher) run(in *Input, words ...string) []string { return r.runWith(in, nil, words...) }
 
-// runWith is like run, with additional environment variables.
+// runWith is like run, but also sets the given environment variables.
 func (r rancher) runWith(in *Input, variables []string, words ...string) []string {
 	return slices.Concat([]string{"/usr/bin/env", "PATH=" + paths, "DATA=" + r.dataDir(in)}, variables, []string{"/bin/sh", "-c"}, words)
 }
@@ -230,8 +230,8 @@ func (r rancher) clean(in *Input, host *member) protocol.HostInstruction {
 	}
 }
 
-// remove returns a command that removes both distributions. Uninstalling one distribution does not touch the files of
-// the other.
+// remove returns a command that removes both distributions. Uninstalling one distribution does not remove the files of
+// the other distribution.
 func (rancher) remove() []string {
 	var all []string
 	for _, name := range []string{"rke2-uninstall.sh", "k3s-uninstall.sh", "k3s-agent-uninstall.sh"} {

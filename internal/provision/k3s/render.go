@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Timeouts of the parts of an installation, in seconds. They include the time for a server to pull images.
+// Timeouts of the parts of an installation, in seconds. They include the time that a server needs to pull images.
 const (
 	installTimeout = 1800
 	startTimeout   = 1800

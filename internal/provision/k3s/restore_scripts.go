@@ -3,16 +3,16 @@
 
 package k3s
 
-// Scripts for restores, as described in the documentation of the distributions. At most one copy of the replaced data
-// is kept on a disk, in the directory etcd-replaced.
+// Scripts for restores. They follow the documentation of the distributions. At most one copy of the replaced data is
+// kept on a disk, in the directory etcd-replaced.
 const (
 	// findSnapshot finds the file of a snapshot by its name or a prefix of its name.
 	findSnapshot = `db="$DATA/server/db"
 if test -n "$BEGINS"; then set -- "$db/snapshots/$FILE"*; else set -- "$db/snapshots/$FILE"; fi
 if test $# != 1 || ! test -f "$1"; then echo "$# files in $db/snapshots have the name $FILE, or none can be read" >&2; exit 1; fi
 `
-	// stop stops a server, and prevents it from starting when its machine starts. It also stops RKE2's pods, which keep
-	// running when the service is stopped.
+	// stop stops a server, and prevents it from starting when its machine starts. It also stops RKE2's pods, because
+	// they keep running when the service is stopped.
 	stop = `if systemctl cat "$0" >/dev/null 2>&1; then systemctl stop "$0" && systemctl disable "$0" || exit; fi
 for script in "$@"; do if test -x "$script"; then exec "$script"; fi; done`
 	// replace replaces the data with the data from the snapshot. The previous data stays in etcd-before-restore until
@@ -33,9 +33,9 @@ rm -f "$db/reset-flag"
 	keep = `db="$DATA/server/db"
 if test -e "$db/etcd-before-restore"; then rm -rf "$db/etcd-replaced" && mv "$db/etcd-before-restore" "$db/etcd-replaced"; fi || exit
 rm -rf "$DATA/server/cred-before-restore" "$DATA/server/tls-before-restore"`
-	// resume restores the previous data, if any, with its keys and certificates. The keys and certificates in the
-	// snapshot are older than those in etcd, and no server starts if the files on the disk are newer. Without any data,
-	// the host that started the cluster would start a new one.
+	// resume restores the previous data if there is any. It also restores the keys and certificates of that data. The
+	// keys and certificates in the snapshot are older than those in etcd, and no server starts if the files on the disk
+	// are newer. Without any data, the host that started the cluster would start a new one.
 	resume = `db="$DATA/server/db"; rm -f "$db/reset-flag"
 if test -e "$db/etcd-before-restore"; then
 	for part in cred tls; do
@@ -58,10 +58,10 @@ done
 touch "$mark"`
 )
 
-// cleanNodesScript removes the nodes that are not listed in $NODES, and the passwords of all nodes. A machine that was
-// reinstalled after the snapshot has a new password, which the server would refuse forever. When the stored password is
-// gone, the server accepts the next password that the node presents. The script retries while the API server is
-// unavailable.
+// cleanNodesScript removes the nodes that are not listed in $NODES. It also removes the passwords of all nodes. A
+// machine that was reinstalled after the snapshot has a new password. As long as the old password is stored, the server
+// refuses the new one. When the stored password is gone, the server accepts the next password that the node presents.
+// The script retries while the API server is unavailable.
 func cleanNodesScript(r rancher) string {
 	return `for i in $(seq 60); do all=$(` + r.kubectl + ` get nodes -o name) && break; sleep 5; done
 test -n "$all" || exit 1

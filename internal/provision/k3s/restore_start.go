@@ -21,7 +21,7 @@ func (in *Input) isOld(h *Host) bool {
 }
 
 // startAgain restarts a server that was stopped for a restore. Servers whose data was not replaced start at the same
-// time, because no server comes up without a quorum. Servers whose data was replaced join one at a time.
+// time, because no server comes up without quorum. Servers whose data was replaced join one at a time.
 func (d *decision) startAgain(m *member) error {
 	url, why := m.Held.Join, ""
 	switch {
@@ -49,7 +49,7 @@ func (d *decision) startAgain(m *member) error {
 	return err
 }
 
-// wayBack returns the URL that a server uses to join the restored cluster, or the reason why it must wait.
+// wayBack returns the URL that a server uses to join the restored cluster, or the reason why the server must wait.
 func (d *decision) wayBack(m *member) (url, why string) {
 	for _, s := range d.ordered() {
 		if !s.is(provisionv1.RoleEtcd) || s.Held == nil || d.waitsToStart(s) {

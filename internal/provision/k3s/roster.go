@@ -13,7 +13,7 @@ import (
 )
 
 // roster determines which hosts are in the cluster and whether they are healthy. It does not change anything. It is
-// derived from the input's Stored, which the steps of a decision change.
+// derived from the input's Stored. The steps of a decision change Stored.
 type roster struct {
 	*Input
 	// write creates the instructions for hosts. The roster uses it to find hosts with outdated instructions.

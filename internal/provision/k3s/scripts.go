@@ -5,8 +5,8 @@ package k3s
 
 // Scripts of k3s and RKE2. Values are passed as arguments and variables, never as part of the script's text.
 
-// snapshot takes an etcd snapshot. It fails unless the snapshot was saved in $1 places: on the disk and, if there is
-// one, in the bucket. The distributions exit with status 0 even if the disk is full or the object store refuses the
+// snapshot takes an etcd snapshot. It fails unless the snapshot was saved in $1 places. These are the disk, and the
+// bucket if there is one. The distributions exit with status 0 even if the disk is full or the object store refuses the
 // copy, but their output names the saved snapshots. The command gives up after some minutes while the server continues.
 // In that case, the script checks the list of snapshots.
 const snapshot = `want=$1 name=$2
@@ -76,9 +76,9 @@ for file in "$2"/config.yaml.d/*; do
 done`
 }
 
-// leaveScript removes a server's node from a working cluster, which also removes its etcd member. Otherwise etcd would
-// count a member that is gone. If the cluster does not respond, the script assumes that it is gone. If the server is
-// the only one, no quorum is needed.
+// leaveScript removes a server's node from a working cluster. This also removes the server's etcd member. Otherwise
+// etcd would count a member that is gone. If the cluster does not respond, the script assumes that the cluster is gone.
+// If the server is the only server, no quorum is needed.
 func leaveScript(r rancher) string {
 	return `kubectl() { ` + r.kubectl + ` --request-timeout=10s "$@"; }
 for i in $(seq 12); do

@@ -24,7 +24,7 @@ import (
 //go:embed etcd.sh
 var script string
 
-// Action is the action of a task, as defined in the DroverMachine API.
+// Action is the action of a task. The DroverMachine API defines the actions.
 type Action = infrav1.TaskAction
 
 // Actions. Each action can be repeated after an interruption.
@@ -32,10 +32,11 @@ const (
 	// Snapshot takes a snapshot. Its arguments are the path of the new file, and the paths of earlier files to remove
 	// afterward.
 	Snapshot = infrav1.TaskEtcdSnapshot
-	// Upload copies a snapshot to a bucket. Its arguments are the path of the file, and the destination.
+	// Upload copies a snapshot to a bucket. Its arguments are the path of the snapshot's file and the destination.
 	Upload = infrav1.TaskEtcdUpload
 	// Prepare creates the data directory of a new etcd from a snapshot. It does not change anything that is in use. Its
-	// arguments are the ID of the restore, the file, and the bucket from which the host fetches a missing file.
+	// arguments are the ID of the restore, the snapshot's file, and the bucket. If the host does not have the file, it
+	// fetches the file from the bucket.
 	Prepare = infrav1.TaskEtcdPrepare
 	// Stop stops etcd, the API server, the controller manager and the scheduler. Its argument is the ID of the restore.
 	Stop = infrav1.TaskEtcdStop
@@ -86,9 +87,9 @@ type Bucket struct {
 // Instruction returns the instruction for a task. The caller sets the instruction's ID.
 //
 // Tasks and instructions both describe an action that a host carries out once. They are separate because a task is part
-// of a DroverMachine's spec, which users may be able to read even if they must not read Secrets. Therefore a task only
-// names the Secret with the bucket's credentials. Only the DroverMachine controller reads that Secret, when it gives
-// the instruction to the Host.
+// of a DroverMachine's spec. Users may be able to read the spec even if they must not read Secrets. Therefore a task
+// only names the Secret with the bucket's credentials. Only the DroverMachine controller reads that Secret, when it
+// gives the instruction to the Host.
 func Instruction(task infrav1.MachineTask, bucket Bucket) (protocol.HostInstruction, error) {
 	if task.Etcd == nil {
 		return protocol.HostInstruction{}, fmt.Errorf("the task %s has no field etcd", verb(task.Action))

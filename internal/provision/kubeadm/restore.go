@@ -74,7 +74,7 @@ func (d *decision) begin() {
 	case bare >= 0:
 		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for the machine %s to be bootstrapped", all[bare].Name)
 		return
-	case leaving >= 0: // the machine gets no more tasks, and its etcd runs until the machine is gone
+	case leaving >= 0: // the machine gets no more tasks; its etcd runs until the machine is gone
 		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for the machine %s, which is being deleted, to be gone. If the deletion itself waits for the cluster, switch the machine off and delete its Host %s", all[leaving].Name, all[leaving].Host)
 		return
 	case len(away(all)) > 0:

@@ -99,7 +99,7 @@ func (d *decision) surplus(host string, more int) []string {
 			files = append(files, s.File)
 		}
 	}
-	if len(files) > maxRemove { // remove only the oldest files now, and the others in the next task
+	if len(files) > maxRemove { // remove only the oldest files now; the next task removes the other files
 		files = files[len(files)-maxRemove:]
 	}
 	return files

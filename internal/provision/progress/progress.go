@@ -30,8 +30,8 @@ type Snapshot struct {
 	Saved bool
 	// S3 describes the copy in S3. It is nil if there is no copy.
 	S3 *provisionv1.EtcdS3Object
-	// Configuration is the spec of the cluster at the time of the snapshot, which a restore can write back. It is nil
-	// if there is no spec to write back.
+	// Configuration is the spec of the cluster at the time of the snapshot. A restore can write this spec back.
+	// Configuration is nil if there is no spec to write back.
 	Configuration []byte
 }
 

@@ -69,9 +69,9 @@ func longStep(text string) (field string, step, values int) {
 	return "", 0, 0
 }
 
-// closest returns the shortest interval between two consecutive times of the schedule, and the later of the two times.
-// It examines enough times for two days of the densest schedule that is allowed. It detects a denser schedule within
-// the first hours.
+// closest finds the two consecutive times of the schedule that are closest to each other. It returns the later of the
+// two times and the interval between them. It examines enough times for two days of the densest schedule that is
+// allowed. It detects a denser schedule within the first hours.
 func (s Schedule) closest() (at time.Time, gap time.Duration) {
 	const most = 600
 	first := s.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))

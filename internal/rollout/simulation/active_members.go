@@ -15,7 +15,7 @@ import (
 // is complete and nothing more happens in it. Inactive members are only counted, so that the cost of a simulation
 // grows with the number of steps and not with the number of members.
 type activeMembers struct {
-	// members contains the indexes of the active members in the list of all members, which is sorted by name.
+	// members contains the indexes of the active members in the list of all members. That list is sorted by name.
 	members []int
 	// waiting contains the indexes of the inactive members that can still start, in the order in which they start.
 	waiting []int

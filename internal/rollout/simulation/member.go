@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// Member is a simulated member. It contains the objects in the member's API server, and the pending events that are
-// not steps of the plan, such as the end of a Job.
+// Member is a simulated member. It contains the objects in the member's API server. It also contains pending events
+// that are not steps of the plan, such as the end of a Job.
 type Member struct {
 	rollout.Member
 	scenario Cluster
@@ -153,7 +153,7 @@ func (m *Member) Advance(now time.Time) {
 	}
 }
 
-// Due returns when the next Job or drain ends. It returns the zero time if none is running.
+// Due returns the time when the next Job or drain ends. It returns the zero time if no Job and no drain is running.
 func (m *Member) Due() time.Time {
 	var due time.Time
 	for _, all := range []map[string]time.Time{m.jobs, m.drains} {
@@ -164,7 +164,7 @@ func (m *Member) Due() time.Time {
 	return due
 }
 
-// Status returns the status of a plan, as an agent would report it.
+// Status returns the status that an agent would report for a plan.
 func (m *Member) Status(plan *rollout.Plan, wait rollout.Wait, revision string, now time.Time) (*v1.PlanStatus, error) {
 	progress, err := rollout.ProgressOf(*m.activeView(), *plan, now)
 	if err != nil {
@@ -177,7 +177,7 @@ func (m *Member) Status(plan *rollout.Plan, wait rollout.Wait, revision string, 
 	}, nil
 }
 
-// node returns the scenario of a node. The node must exist, which is always the case for the node of a step.
+// node returns the scenario of a node. The node must exist. The node of a step always exists.
 func (m *Member) node(name string) *Node {
 	at, _ := slices.BinarySearchFunc(m.scenario.Nodes, name,
 		func(n Node, name string) int { return strings.Compare(n.Name, name) })

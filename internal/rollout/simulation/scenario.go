@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simulation runs a Plan on simulated members and nodes, with the same planner that is used for real members
-// and nodes.
+// Package simulation runs a Plan on simulated members and nodes, using the same planner as for real members and nodes.
 package simulation
 
 import (

@@ -57,7 +57,7 @@ type delivered struct {
 type settled struct {
 	delivered delivered
 	wait      rollout.Wait
-	// nodes contains the number of complete nodes and the number of all nodes, as in the status.
+	// nodes contains the number of complete nodes and the number of all nodes. The status contains the same numbers.
 	nodes string
 }
 
@@ -152,8 +152,8 @@ func (p *Simulation) advance(to time.Time) {
 	}
 }
 
-// settle takes all steps that can be taken now. It returns the reason why there are no more steps, and the time when
-// there may be more.
+// settle takes all steps that can be taken now. It returns the reason why no more steps are possible now, and the time
+// when more steps may be possible.
 func (p *Simulation) settle() (rollout.Wait, error) {
 	if p.fleet == nil {
 		return p.settleMember(0, p.plan)

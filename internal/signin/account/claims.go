@@ -15,8 +15,8 @@ import (
 
 const (
 	// maxGroups is the maximum size of the groups in a token, in bytes. A user with more groups can still sign in, but
-	// some groups are omitted. If such users were refused, anyone who can edit bindings in one workspace could keep
-	// users of other workspaces from signing in, by creating bindings for many of their groups.
+	// some groups are omitted. If such users were refused, anyone who can edit bindings in one workspace could create
+	// bindings for many groups of users of other workspaces, and thus keep these users from signing in.
 	maxGroups = 6 << 10
 	// maxID is the maximum size of a provider user's ID, in bytes.
 	maxID = 255

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// bound defines how many failures cause no delay, and the maximum delay after further failures.
+// bound defines how many failures cause no delay. It also defines the maximum delay after further failures.
 type bound struct {
 	free int
 	max  time.Duration
@@ -31,7 +31,7 @@ const (
 	remembered = 16 << 10
 )
 
-// failures is a count of failures, with the time of the last failure.
+// failures is a count of failures together with the time of the last failure.
 type failures struct {
 	count int
 	last  time.Time

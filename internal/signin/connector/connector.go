@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package connector defines how the issuer looks up users in an upstream, which is a directory, GitHub or an OpenID
-// provider.
+// Package connector defines how the issuer looks up users in an upstream: a directory, GitHub or an OpenID provider.
 package connector
 
 import (
@@ -35,8 +34,8 @@ type User struct {
 	State []byte
 }
 
-// Connector represents an upstream. Connectors may also implement other interfaces in this package, each of which is a
-// way to query users.
+// Connector represents an upstream. Connectors may also implement other interfaces in this package. Each of these
+// interfaces is a way to query users.
 type Connector interface {
 	// Check reports whether the upstream can be queried. It does not need a user.
 	Check(ctx context.Context) error
@@ -67,7 +66,7 @@ type Redirect interface {
 	Finish(ctx context.Context, callback string, private []byte, answer url.Values) (User, error)
 }
 
-// PostCallback is a Redirect whose upstream sends the browser back with a form, as SAML does.
+// PostCallback is a Redirect whose upstream uses a form to send the browser back, for example SAML.
 type PostCallback interface {
 	Redirect
 	// StateField returns the name of the form field with the state, such as RelayState. The address of the login page
@@ -78,7 +77,7 @@ type PostCallback interface {
 // MaxHeader is the maximum size of the header of an upstream's response, in bytes.
 const MaxHeader = 64 << 10
 
-// dialTimeout is the time limit for connecting to an upstream, and for the TLS handshake.
+// dialTimeout limits how long connecting to an upstream and the TLS handshake may each take.
 const dialTimeout = 5 * time.Second
 
 // Client returns an HTTP client for requests to an upstream. The timeout applies to each request, including its body.

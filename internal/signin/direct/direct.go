@@ -60,7 +60,7 @@ func (a *Access) Audience(cluster types.NamespacedName) string {
 // Issuer returns the issuer claim of tokens.
 func (a *Access) Issuer() string { return a.URL }
 
-// PublishedKeys returns the keys that verify tokens, as a JSON Web Key Set.
+// PublishedKeys returns a JSON Web Key Set that contains the keys for verifying tokens.
 func (a *Access) PublishedKeys(ctx context.Context) ([]byte, error) {
 	current, err := a.Keyring.Current(ctx)
 	if err != nil {
@@ -99,7 +99,7 @@ func (a *Access) Denied(ctx context.Context) (denied []string, again time.Time, 
 	return denied, again, nil
 }
 
-// stands reports, according to the cache, whether a session has not been revoked and its user may still sign in.
+// stands reports whether a session has not been revoked and its user may still sign in. It reads only from the cache.
 func (a *Access) stands(ctx context.Context, s session.Session) (bool, error) {
 	if s.Revoked() {
 		return false, nil
@@ -135,7 +135,7 @@ func (a *Access) Changes(ctx context.Context, before, after client.Object) bool 
 		}
 		return nil
 	}
-	told := func(s *session.Session) bool { // reports whether members are informed of the session
+	told := func(s *session.Session) bool { // reports whether the hub informs members of the session
 		if !a.Now().Before(s.Direct()) {
 			return false
 		}

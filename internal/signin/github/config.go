@@ -50,8 +50,8 @@ type Config struct {
 	// AnyUser allows all users to sign in, even if they belong to no organization. It must be set if Organizations is
 	// empty. On github.com, any person can have an account.
 	AnyUser bool
-	// Teams lists the allowed teams, as organization/team. A user must be in at least one of them. If the list is
-	// empty, membership in an organization is sufficient.
+	// Teams lists the allowed teams, in the format organization/team. A user must be in at least one of them. If the
+	// list is empty, membership in an organization is sufficient.
 	Teams []string
 }
 

@@ -31,7 +31,7 @@ const (
 	scope      = "read:org"
 	maxCode    = 256
 	maxState   = 1 << 10
-	askTimeout = 40 * time.Second // for all requests of one login or refresh
+	askTimeout = 40 * time.Second // timeout for all requests of one login or refresh
 )
 
 // Connector queries one GitHub instance.

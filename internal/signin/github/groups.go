@@ -22,8 +22,8 @@ const (
 	maxLink   = 8 << 10
 )
 
-// groups returns the organizations that the user is an active member of, and the user's teams in these organizations as
-// organization/team. It also returns a notice if GitHub omitted some organizations.
+// groups returns the organizations of which the user is an active member. It also returns the user's teams in these
+// organizations, in the format organization/team. It also returns a notice if GitHub omitted some organizations.
 func (c *Connector) groups(ctx context.Context, token string) (groups []string, notice string, err error) {
 	type organization struct {
 		Login string `json:"login"`
@@ -78,8 +78,8 @@ const headerSSO = "X-GitHub-SSO"
 const leftOut = "GitHub left out organizations that require SAML single sign-on, and their teams: " +
 	"sign in through their single sign-on at GitHub, authorize this app there, and sign in here again"
 
-// counts reports whether an organization is allowed to provide groups. Otherwise anyone could create an organization
-// whose name occurs in a binding, and would get the rights that the binding grants.
+// counts reports whether an organization is allowed to provide groups. Without this check, anyone could create an
+// organization whose name occurs in a binding, and would get the rights that the binding grants.
 func (c *Connector) counts(org string) bool {
 	return len(c.orgs) == 0 || slices.Contains(c.orgs, org)
 }

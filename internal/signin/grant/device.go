@@ -160,9 +160,9 @@ func refusedDevice(code string) error {
 		"or its user may not sign in; begin again"}
 }
 
-// Limits on the device codes that one replica issues, as a rate per second and a burst. The first pair applies to all
-// addresses together, and the second pair to each address. Without limits, an attacker could request many codes and
-// wait for a user to enter one of them by mistake.
+// Limits on the device codes that one replica issues. Each limit consists of a rate per second and a burst. The first
+// pair applies to all addresses together, and the second pair to each address. Without limits, an attacker could
+// request many codes and wait for a user to enter one of them by mistake.
 const (
 	codesPerSecond, codesAtOnce              = 20, 100
 	codesPerSecondOfSource, codesOfOneAtOnce = 0.5, 10

@@ -36,7 +36,7 @@ const (
 
 // Keys holds the keys from one version of the Secret. It is replaced when another key becomes active.
 type Keys struct {
-	// UID is the UID of the Secret. Recreating the Secret changes the UID, which ends all sessions.
+	// UID is the UID of the Secret. Recreating the Secret changes the UID and therefore ends all sessions.
 	UID types.UID
 	// Set holds all published keys. Active is the key that signs tokens.
 	Set    keys.Set

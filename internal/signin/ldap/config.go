@@ -43,7 +43,7 @@ type Config struct {
 type Users struct {
 	// Base is the DN below which users are searched.
 	Base string
-	// Filter finds a user. {name} is replaced with the escaped name that the user entered, as in
+	// Filter finds a user. {name} is replaced with the escaped name that the user entered. An example is
 	// (&(objectClass=person)(uid={name})). On a refresh, {name} is replaced with *, so the rest of the filter
 	// determines which users may refresh.
 	Filter string
@@ -62,7 +62,8 @@ const (
 	// TokenGroups reads the SIDs that Active Directory computes for a user. They include all security groups, even
 	// nested ones.
 	TokenGroups Source = "TokenGroups"
-	// MemberOf reads the user's memberOf attribute, which FreeIPA and OpenLDAP with the memberof overlay provide.
+	// MemberOf reads the user's memberOf attribute. FreeIPA and OpenLDAP with the memberof overlay provide this
+	// attribute.
 	MemberOf Source = "MemberOf"
 	// Search searches for groups that contain the user.
 	Search Source = "Search"
@@ -73,9 +74,9 @@ type Groups struct {
 	Source Source
 	// Base is the DN below which groups are searched. Groups outside Base are ignored.
 	Base string
-	// Filter finds the groups that contain a user or, for nested groups, another group. {dn} is the DN of the user or
-	// group, and {name} is the name of the user. TokenGroups does not use the filter. MemberOf needs it only for nested
-	// groups, where the default is (member={dn}).
+	// Filter finds the groups that contain a user. For nested groups, it finds the groups that contain another group.
+	// {dn} is the DN of the user or group, and {name} is the name of the user. TokenGroups does not use the filter.
+	// MemberOf needs it only for nested groups, where the default is (member={dn}).
 	Filter string
 	// Name is the attribute that holds the name of a group. Principals contain the value in lower case. The value must
 	// be unique below Base. With MemberOf, the name is taken from the first component of the group's DN.

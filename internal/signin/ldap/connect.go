@@ -18,8 +18,8 @@ import (
 
 // Limits on data from a server.
 const (
-	// dialShare limits the time for connecting to one server, including TLS and the service account's bind, to
-	// 1/dialShare of the timeout. The rest of the time is left for the other servers.
+	// Connecting to one server may take at most 1/dialShare of the timeout. This includes TLS and the service account's
+	// bind. The rest of the time is left for the other servers.
 	dialShare = 3
 	// maxPacket is the maximum size of one message. The entry of a user in 10,000 groups is about 1 MB in size.
 	maxPacket = 4 << 20
@@ -47,7 +47,7 @@ type session struct {
 	release, stopped func()
 }
 
-// connect returns a session with the first server that responds, starting with the most recently used server.
+// connect returns a session with the first server that responds. It tries the most recently used server first.
 func (c *Connector) connect(ctx context.Context) (*session, error) {
 	secret, err := c.BindPassword(ctx)
 	if err != nil {
@@ -96,7 +96,7 @@ func (c *Connector) open(ctx context.Context, to server, secret string) (_ *sess
 		&tls.Config{MinVersion: tls.VersionTLS12, ServerName: to.host, RootCAs: c.Roots}); err == nil {
 		err = s.bindAccount()
 	}
-	if !stop() { // the time limit has expired, and the connection is closed
+	if !stop() { // the deadline has passed and the connection is closed
 		err = &failure{server: to.url, what: "connect", err: context.DeadlineExceeded}
 	}
 	if err != nil {

@@ -24,7 +24,7 @@ type failure struct {
 	secrets      []string
 }
 
-// Error returns the server, the operation, and the server's response, without secrets.
+// Error returns the server, the operation, and the server's response. The message contains no secrets.
 func (f *failure) Error() string {
 	text := fmt.Sprintf("%s: %s: %s", f.server, f.what, f.reason())
 	if advice := f.advice(); advice != "" {

@@ -71,7 +71,7 @@ func (s *session) search(r request) ([]*goldap.Entry, error) {
 	}
 }
 
-// seconds returns the remaining time in seconds, for the time limit in a search request.
+// seconds returns the remaining time in seconds. Search requests contain this time limit.
 func (s *session) seconds() int {
 	deadline, ok := s.ctx.Deadline()
 	if !ok {

@@ -32,8 +32,8 @@ const (
 // bitDisabled is the bit in userAccountControl that is set for disabled accounts.
 const bitDisabled = 1 << 1
 
-// changeAttributes returns the names of the attributes that record when a password was last set, in Active Directory,
-// OpenLDAP and FreeIPA.
+// changeAttributes returns the names of the attributes in which Active Directory, OpenLDAP and FreeIPA record when a
+// password was last set.
 func changeAttributes() []string { return []string{"pwdLastSet", "pwdChangedTime", "krbLastPwdChange"} }
 
 func stateAttributes() []string {
@@ -54,7 +54,7 @@ func changed(entry *goldap.Entry) string {
 // refusal returns the reason why an account currently may not be used, or "" if there is no reason. An attribute that
 // cannot be parsed is also a reason.
 //
-// A lock caused by wrong passwords is not a reason. Otherwise anyone could end a user's sessions by entering wrong
+// A lock caused by wrong passwords is not a reason. If it were, anyone could end a user's sessions by entering wrong
 // passwords. Only the directory knows when such a lock expires, and the attributes of the lock remain until the next
 // bind. A bind with the user's password fails while the account is locked.
 func refusal(entry *goldap.Entry, now time.Time) string {

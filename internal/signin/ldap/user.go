@@ -21,8 +21,8 @@ const maxName = 255
 
 // account holds the directory entry of a user.
 type account struct {
-	// raw is the unchanged value of the name attribute, as it may appear in the entries of groups. name is the user's
-	// name in principals.
+	// raw is the unchanged value of the name attribute. The entries of groups may contain this value. name is the
+	// user's name in principals.
 	dn, id, raw, name string
 	// changed is the time when the password was last set. Changing the password ends the user's sessions.
 	changed string
@@ -197,7 +197,7 @@ func normalize(name string) (string, error) {
 }
 
 // lowerRune converts a letter to lower case. It does not change letters that have the same lower case as another
-// letter, such as the Kelvin sign and K. Otherwise two names that differ in a directory could become the same name.
+// letter, such as the Kelvin sign and K. If it did, two names that differ in a directory could become the same name.
 func lowerRune(r rune) rune {
 	if lower := unicode.ToLower(r); unicode.ToUpper(lower) == r {
 		return lower
@@ -210,7 +210,7 @@ func printable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// objectGUID is the attribute that identifies an entry in Active Directory. Its value is 16 bytes long, and the first
+// objectGUID is the attribute that identifies an entry in Active Directory. Its value is a GUID of 16 bytes. The first
 // three fields of the GUID are little-endian.
 const objectGUID = "objectGUID"
 

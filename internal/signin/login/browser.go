@@ -86,8 +86,8 @@ func (b browser) opened(a authorization, now time.Time) bool {
 		subtle.ConstantTimeCompare([]byte(b.page), []byte(a.Browser)) == 1
 }
 
-// counted returns the key for counting the browser's failures. The key is the browser's ID if a user has signed in with
-// the browser before, and the browser's address otherwise.
+// counted returns the key for counting the browser's failures. If a user has signed in with the browser before, the key
+// is the browser's ID. Otherwise, the key is the browser's address.
 func (b browser) counted() string {
 	if b.known.ID != "" {
 		return "device " + b.known.ID

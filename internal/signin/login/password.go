@@ -26,13 +26,13 @@ import (
 	"github.com/drover-dev/drover/internal/signin/password"
 )
 
-// hashWait is the maximum time that a login waits in a queue.
+// hashWait limits how long a login waits in a queue.
 const hashWait = 5 * time.Second
 
 const (
 	// maxTypedName is the maximum length of the name that a provider's user enters, in bytes.
 	maxTypedName = 256
-	// loginLimit is the maximum time that a login waits for a provider.
+	// loginLimit limits how long a login waits for a provider.
 	loginLimit = 10 * time.Second
 	// The rate and burst of failed logins with providers, for one browser or address on one replica.
 	failuresPerSecond, failuresAtOnce = 0.2, 20
@@ -66,7 +66,7 @@ func (p *Pages) checkPassword(ctx context.Context, a attempt) outcome {
 	}
 	user, hash, err := p.Accounts.Password(ctx, a.user)
 	claims := account.Claims{}
-	if user != nil { // use the digest of the checked hash, because the User's password may change in the meantime
+	if user != nil { // the User's password may change in the meantime, so use the digest of the checked hash
 		claims = account.Claims{User: user.Name, UID: user.UID, Password: oauth.Digest(hash)}
 		a.record.Claimed(claims.Principal())
 	}
@@ -155,7 +155,8 @@ func (p *Pages) askDirectory(ctx context.Context, a attempt) outcome {
 // errNoPassword is returned if a provider does not accept passwords.
 var errNoPassword = errors.New("the provider does not accept passwords")
 
-// directory returns an AuthProvider that accepts passwords, and its connector.
+// directory returns the named AuthProvider and its connector. It returns an error if the provider does not accept
+// passwords.
 func (p *Pages) directory(ctx context.Context, name string) (*v1.AuthProvider, connector.Password, error) {
 	provider, err := p.Accounts.Provider(ctx, p.Accounts.Cache, name)
 	if err != nil {
@@ -180,8 +181,8 @@ func (b browser) knownTo(user string, uid types.UID) string {
 	return b.known.ID
 }
 
-// folded returns a name in the form in which directories compare names. It removes case and accents, which some
-// directories ignore. Otherwise attempts would be counted separately for each spelling of a name.
+// folded returns a name in the form in which directories compare names. It removes case and accents, because some
+// directories ignore them. If folded kept them, attempts would be counted separately for each spelling of a name.
 func folded(name string) string {
 	return strings.Map(func(c rune) rune {
 		if unicode.Is(unicode.Mn, c) {

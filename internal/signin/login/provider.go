@@ -167,7 +167,7 @@ func (p *Pages) callback(w http.ResponseWriter, r *http.Request) {
 }
 
 // postedCallback handles a provider's response that the browser posts as a form. Browsers send no cookies with a form
-// from another site. Therefore the hub returns its own form with the same fields, which the user submits.
+// from another site. Therefore the hub returns its own form with the same fields, and the user submits the hub's form.
 func (p *Pages) postedCallback(w http.ResponseWriter, r *http.Request) {
 	provider, redirect := p.chosen(w, r)
 	if provider == nil {

@@ -12,8 +12,8 @@ import (
 	"net/url"
 )
 
-// MaxForm is the maximum size of a form, in bytes. The longest forms contain a code, which includes a user's groups and
-// the state from the user's provider.
+// MaxForm is the maximum size of a form, in bytes. The longest forms contain a code. A code includes a user's groups
+// and the state from the user's provider.
 const MaxForm = 32 << 10
 
 // Form parses a form. It refuses a form that is too long or repeats a field.

@@ -71,7 +71,7 @@ func Invalid(format string, args ...any) *Error {
 	return &Error{"invalid_request", fmt.Sprintf(format, args...)}
 }
 
-// Refuse sends an error response to a client. An error that is not an Error is logged, and its text is not sent to the
+// Refuse sends an error response to a client. If err is not an Error, it is logged, and its text is not sent to the
 // client.
 func Refuse(w http.ResponseWriter, r *http.Request, log *quietlog.Log, err error) {
 	var problem *Error
@@ -88,8 +88,9 @@ func Refuse(w http.ResponseWriter, r *http.Request, log *quietlog.Log, err error
 	switch {
 	case problem.Code == "invalid_client":
 		status = http.StatusUnauthorized
-		// RFC 6749, section 5.2, requires this header only if the request has an Authorization header. Otherwise the
-		// header is omitted, so that no other site can redirect a browser here and make it prompt for a password.
+		// RFC 6749, section 5.2, requires this header only if the request has an Authorization header. Without an
+		// Authorization header in the request, the header is omitted, so that no other site can redirect a browser here
+		// and make it prompt for a password.
 		if r.Header.Get("Authorization") != "" {
 			w.Header().Set("WWW-Authenticate", "Basic")
 		}

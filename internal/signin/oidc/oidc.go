@@ -42,8 +42,8 @@ type Config struct {
 	ClientID, ClientSecret string
 	// Roots is used to verify the provider's certificates. If Roots is nil, the system's roots are used.
 	Roots *x509.CertPool
-	// Scopes are requested in addition to openid. If Scopes is nil, the hub requests profile and, if the provider
-	// supports it, offline_access.
+	// Scopes are requested in addition to openid. If Scopes is nil, the hub requests profile. If the provider supports
+	// offline_access, the hub also requests offline_access.
 	Scopes []string
 	// Prompt is the prompt parameter of a login. If Prompt is nil, logins that request refresh tokens use "consent",
 	// because providers do not issue refresh tokens without the user's consent (OpenID Connect Core, section 11).
@@ -321,7 +321,7 @@ func style(methods []string) oauth2.AuthStyle {
 	return oauth2.AuthStyleAutoDetect
 }
 
-// ofGoogle reports whether an authorization endpoint belongs to Google, which issues refresh tokens for
+// ofGoogle reports whether an authorization endpoint belongs to Google. Google issues refresh tokens for
 // access_type=offline.
 func ofGoogle(authorization string) bool {
 	u, err := url.Parse(authorization)

@@ -121,9 +121,9 @@ func (c *Connector) user(ctx context.Context, p *provider, subject string, claim
 	}, nil
 }
 
-// overage returns a notice if the provider omitted a user's groups because there are too many, as Entra ID does for
-// more than 200 groups. The token then contains a distributed claim in place of the groups, or only a claim that the
-// user has many groups. The hub does not follow distributed claims, because it would have to send a request to an
+// overage returns a notice if the provider omitted a user's groups because the user has too many. For example, Entra ID
+// omits more than 200 groups. The token then contains a distributed claim in place of the groups, or only a claim that
+// the user has many groups. The hub does not follow distributed claims, because it would have to send a request to an
 // address from a token. The omitted groups therefore grant the user nothing.
 func (c *Connector) overage(claims map[string]json.RawMessage) string {
 	if _, ok := claims[c.GroupsClaim]; ok {
@@ -184,7 +184,7 @@ func (c *Connector) read(claims map[string]json.RawMessage) (name string, groups
 }
 
 // lower converts an ASCII capital letter to lower case. It does not change other letters. Names cannot contain other
-// letters, and the lower case of some of them, such as the Kelvin sign, is an ASCII letter.
+// letters. Some of the other letters, such as the Kelvin sign, become ASCII letters in lower case.
 func lower(r rune) rune {
 	if 'A' <= r && r <= 'Z' {
 		return r + ('a' - 'A')
@@ -192,7 +192,7 @@ func lower(r rune) rune {
 	return r
 }
 
-// describe returns an error without text from the provider, which may contain tokens.
+// describe returns an error without text from the provider, because that text may contain tokens.
 func describe(what string, err error) error {
 	var retrieve *oauth2.RetrieveError
 	if errors.As(err, &retrieve) {

@@ -152,9 +152,9 @@ func styleHash() string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// formTarget returns the origin of a redirect for the form-action policy, which browsers also apply to redirects. HTTPS
-// redirects always return to the hub, whose origin the policy already contains. The policy has no syntax for IPv6
-// addresses.
+// formTarget returns the origin of a redirect for the form-action policy, because browsers also apply this policy to
+// redirects. HTTPS redirects always return to the hub, whose origin the policy already contains. The policy has no
+// syntax for IPv6 addresses.
 func formTarget(redirect string) string {
 	if redirect == "" || strings.HasPrefix(redirect, "https://") {
 		return ""

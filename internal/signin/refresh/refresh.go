@@ -122,8 +122,8 @@ const (
 	// Rotated means that the token was the current one. The caller must store the returned state before it returns the
 	// new token to the client.
 	Rotated
-	// Repeated means that the previous token was used within Grace. The client gets the current token again, and the
-	// state does not change.
+	// Repeated means that the previous token was used within Grace. The client gets the current token again. The state
+	// does not change.
 	Repeated
 	// TooSoon means that the current token was used within Pause.
 	TooSoon

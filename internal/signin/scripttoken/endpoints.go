@@ -46,15 +46,15 @@ const (
 	defaultTTL = 30 * 24 * time.Hour
 	// minTTL is the minimum lifetime of a token.
 	minTTL = time.Minute
-	// seen is the maximum time that the hub waits for a new token to appear in the cache before it responds.
+	// seen limits how long the hub waits for a new token to appear in the cache before it responds.
 	seen = 5 * time.Second
 )
 
 // Request is a request for a script token.
 type Request struct {
 	Description string `json:"description,omitempty"`
-	// Cluster limits the token to one cluster, as <namespace>/<name>. If it is empty, the token is valid for all
-	// clusters.
+	// Cluster limits the token to one cluster. It has the format <namespace>/<name>. If it is empty, the token is valid
+	// for all clusters.
 	Cluster string `json:"cluster,omitempty"`
 	// TTL is the lifetime of the token. The default is 30 days, or the hub's limit if that is shorter.
 	TTL metav1.Duration `json:"ttl,omitzero"`

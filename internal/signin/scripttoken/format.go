@@ -31,7 +31,7 @@ const (
 
 // Token is a script token. Its encoding is token-<id>:<secret>. The secret is never printed.
 type Token struct {
-	// ID is the ID of the token, which is not secret.
+	// ID is the ID of the token. It is not secret.
 	ID  string
 	sum [sha256.Size]byte
 }
@@ -99,7 +99,7 @@ func (t Token) Hash() []byte { return hex.AppendEncode(nil, t.sum[:]) }
 // Matches reports whether a token has the given hash. The comparison takes constant time.
 func (t Token) Matches(hash []byte) bool { return subtle.ConstantTimeCompare(t.Hash(), hash) == 1 }
 
-// Made returns the creation time, which is part of the ID.
+// Made returns the creation time of the token. The time is part of the ID.
 func (t Token) Made() time.Time {
 	raw, err := hex.DecodeString(t.ID[:2*timeBytes])
 	if err != nil { // Parse has validated the ID

@@ -93,8 +93,8 @@ func NewServer(o Options) *Server {
 type stored struct {
 	id, user, uid, description string
 	hash                       []byte
-	// cluster limits the token to one cluster, as <namespace>/<name>. If it is empty, the token is valid for all
-	// clusters.
+	// cluster limits the token to one cluster. It has the format <namespace>/<name>. If it is empty, the token is valid
+	// for all clusters.
 	cluster                  string
 	created, ends, used      time.Time
 	name                     types.NamespacedName

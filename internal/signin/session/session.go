@@ -37,7 +37,7 @@ const (
 	KeyRevoked = "revoked"
 	// KeyKeys holds the UID of the Secret with the issuer's keys. Deleting that Secret ends all sessions. KeyPassword
 	// holds the digest of the user's password hash at the time of the login. KeyRefresh holds the state of the
-	// session's refresh tokens, if any.
+	// session's refresh tokens if there are any.
 	KeyKeys     = "keys"
 	KeyPassword = "password"
 	KeyRefresh  = "refresh"
@@ -126,7 +126,7 @@ func (s Session) Provider() string { return string(s.Data[KeyProvider]) }
 // ProviderUID returns the UID of the user's AuthProvider.
 func (s Session) ProviderUID() string { return string(s.Data[KeyProviderUID]) }
 
-// Claims returns the user's claims from the login, without groups.
+// Claims returns the user's claims from the login. The claims contain no groups.
 func (s Session) Claims() account.Claims {
 	if s.Provider() == "" {
 		return account.Claims{User: s.User(), UID: types.UID(s.UID())}
@@ -203,7 +203,7 @@ func (s Session) setRefresh(state refresh.State, until, now time.Time) error {
 	return nil
 }
 
-// Take assigns an approved session to the device, which can then get tokens.
+// Take assigns an approved session to the device. The device can then get tokens.
 func (s Session) Take(now time.Time) {
 	delete(s.Data, KeyAwaited)
 	s.Data[KeyEnds] = stamp(now.Add(token.Lifetime))

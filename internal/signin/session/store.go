@@ -28,14 +28,14 @@ import (
 const (
 	// maxSessions is the maximum number of sessions per user. It limits the effect of scripts that sign in repeatedly.
 	maxSessions = 16
-	// Settle is the maximum time until a new session appears in the caches of all replicas.
+	// Settle is how long it may take until a new session appears in the caches of all replicas.
 	Settle = time.Minute
 	// WriteLimit is the time limit for writes that start or refresh a session.
 	WriteLimit = 10 * time.Second
 	// CodeLifetime is the lifetime of an authorization code.
 	CodeLifetime = time.Minute
-	// replay is the minimum time that a session is kept to show that its code has been redeemed. It is longer than
-	// CodeLifetime, because the clocks of replicas may differ.
+	// A session is kept for at least the duration replay to show that the session's code has been redeemed. It is
+	// longer than CodeLifetime, because the clocks of replicas may differ.
 	replay = 2 * CodeLifetime
 	// unseenPerSecond limits how often clients can cause reads from the API server by asking for sessions that are not
 	// in the cache.
@@ -46,8 +46,8 @@ const (
 var ErrRefresh error = &oauth.Error{Code: "invalid_grant", Description: "the refresh token is not valid, has expired " +
 	"or was used before, or its user may not sign in; sign in again"}
 
-// Code is the content of an authorization code, which a login page issues and the token endpoint redeems. The code is
-// sealed. No object is stored until the code is redeemed.
+// Code is the content of an authorization code. A login page issues the code, and the token endpoint redeems it. The
+// code is sealed. No object is stored until the code is redeemed.
 type Code struct {
 	account.Claims
 	// ID is the ID of the session that starts when the code is redeemed.
@@ -187,7 +187,7 @@ func (s *Store) Revoke(ctx context.Context, id string) error {
 // makeRoom deletes sessions of a user to make room for a new one. It first deletes sessions that have ended, then
 // sessions without refresh tokens, and then the sessions that have been unused for the longest time. It keeps sessions
 // whose code could be redeemed again, so a user who signs in too often has to wait. A login that starts before the
-// previous session is in the cache may leave one session too many, which the next login deletes.
+// previous session is in the cache may leave one session too many. The next login deletes this session.
 func (s *Store) makeRoom(ctx context.Context, next Session) error {
 	var sessions corev1.SecretList
 	user := next.User()
@@ -241,7 +241,7 @@ func removable(all []corev1.Secret, now time.Time) []corev1.Secret {
 }
 
 const (
-	// AskLimit is the maximum time that a refresh waits for a session's provider.
+	// AskLimit limits how long a refresh waits for a session's provider.
 	AskLimit = 6 * time.Second
 	// askedFor is how long one request has the exclusive right to query a session's provider. If a replica stops during
 	// a query, the right expires after this time, and other replicas can query the provider.

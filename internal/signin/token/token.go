@@ -87,9 +87,9 @@ type Keys interface {
 	Public(id string) (*ecdsa.PublicKey, bool)
 }
 
-// Verify returns the claims of a token from the issuer, and the ID of the key that signed it. The token must have
-// exactly one audience. The function accepted returns the maximum lifetime of tokens for an audience, or 0 if the
-// audience is not accepted.
+// Verify returns the claims of a token from the issuer. It also returns the ID of the key that signed the token. The
+// token must have exactly one audience. The function accepted returns the maximum lifetime of tokens for an audience,
+// or 0 if the audience is not accepted.
 func Verify(raw string, set Keys, issuer string, accepted func(audience string) time.Duration) (c Claims, keyID string,
 	err error) {
 	if len(raw) > Max {

@@ -41,7 +41,8 @@ type Connectors struct {
 	known map[string]known
 }
 
-// known holds a connector, or the error that was returned when it was built. The other fields identify the inputs.
+// known holds a connector, or the error that occurred when the connector was built. The other fields identify the
+// inputs.
 type known struct {
 	uid        types.UID
 	generation int64
@@ -51,8 +52,8 @@ type known struct {
 }
 
 // Get returns the connector of a provider. It builds a connector only if the provider or its Secret has changed. The
-// error for an invalid spec is also cached. Otherwise, the spec's expressions would be compiled again for each token
-// while all other logins wait.
+// error for an invalid spec is also cached. Without the cached error, the spec's expressions would be compiled again
+// for each token while all other logins wait.
 func (c *Connectors) Get(ctx context.Context, p *v1.AuthProvider) (connector.Connector, error) {
 	kind, err := c.TypeOf(p)
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// verifyLimit is the maximum time that a request waits for the issuer of its token.
+	// verifyLimit limits how long a request waits for the issuer of its token.
 	verifyLimit = 5 * time.Second
 	// maxCredentialID is the maximum length of a token ID in audit logs, in bytes.
 	maxCredentialID = 256

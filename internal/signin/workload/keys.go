@@ -184,7 +184,7 @@ func (i *issuer) get(ctx context.Context, address string, into any) error {
 // thumbprint identifies a key independently of its ID.
 func thumbprint(key jose.JSONWebKey) string {
 	sum, err := key.Thumbprint(crypto.SHA256)
-	if err != nil { // impossible, because the key has already verified a token
+	if err != nil { // cannot fail, because the key has already verified a token
 		return ""
 	}
 	return base64.RawURLEncoding.EncodeToString(sum)

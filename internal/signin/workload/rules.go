@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// costLimit is the maximum cost of one expression. Anyone who can get a token signed can cause this cost, which is
+	// costLimit is the maximum cost of one expression. Anyone who can get a token signed can cause this cost. It is
 	// about 10 ms of CPU time.
 	costLimit = 100_000
 	// rulesLimit is the time limit for evaluating all expressions for a token.
@@ -32,7 +32,8 @@ const (
 	maxUID     = 255
 )
 
-// compiler is the compiler from Kubernetes structured authentication, with a lower cost limit for expressions.
+// compiler is the compiler from Kubernetes structured authentication. It has a lower cost limit for expressions than in
+// Kubernetes.
 var compiler = sync.OnceValues(func() (kubecel.Compiler, error) {
 	env, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Extend(environment.VersionedOptions{
 		IntroducedVersion: version.MajorMinor(1, 0), ProgramOptions: []cel.ProgramOption{cel.CostLimit(costLimit)},

@@ -93,7 +93,7 @@ func Takes(spec *v1.JWTProvider, issuer string, audiences []string) bool {
 		slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(spec.Issuer.Audiences, a) })
 }
 
-// Holds reports whether the issuer still publishes the key that signed a user's token, as far as the hub knows.
+// Holds reports whether, according to the hub's cache, the issuer still publishes the key that signed a user's token.
 func (v *Verifier) Holds(u User) bool {
 	keys, count := v.keys.look(u.Key)
 	return count && slices.ContainsFunc(keys, func(key jose.JSONWebKey) bool { return thumbprint(key) == u.Print })

@@ -35,7 +35,7 @@ type requestFields struct {
 }
 
 // fieldsOf returns the header of a request. It returns an error if the header is invalid, because an invalid header
-// must not reach the encoder, which all requests share.
+// must not reach the encoder. All requests share the encoder.
 func (c *Client) fieldsOf(r *http.Request, more []Field) (*requestFields, error) {
 	f := &requestFields{
 		host: r.Host, method: r.Method, path: r.URL.RequestURI(), header: r.Header,

@@ -21,7 +21,7 @@ type writer struct {
 	header  bytes.Buffer
 }
 
-// write writes frames. The caller must hold the lock, which write releases.
+// write writes frames. The caller must hold the lock. write releases it.
 func (c *Client) write(frames []byte) error {
 	defer func() { <-c.out.lock }()
 	err := c.writeAll(frames)

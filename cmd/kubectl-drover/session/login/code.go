@@ -23,7 +23,7 @@ import (
 const (
 	// callbackPath is the path of the redirect URI.
 	callbackPath = "/callback"
-	// pageLimit is the maximum time that the browser may take to load the last page.
+	// pageLimit limits how long the browser may take to load the last page.
 	pageLimit = 5 * time.Second
 )
 
@@ -68,7 +68,7 @@ type result struct {
 // callback handles the redirect request. It accepts only one such request.
 type callback struct {
 	issuer                 *Issuer
-	ctx                    context.Context // the command's context, which outlives the request
+	ctx                    context.Context // the context of the command, because the command outlives the request
 	oauth                  oauth2.Config
 	state, nonce, verifier string
 	used                   atomic.Bool

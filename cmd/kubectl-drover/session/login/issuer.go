@@ -31,7 +31,7 @@ const (
 	// request.
 	maxResponse  = 8 << 20
 	requestLimit = 30 * time.Second
-	// maxPause is the longest pause between polls, in seconds, that a hub can request.
+	// maxPause is the longest pause between polls that a hub can request, in seconds.
 	maxPause = 5
 )
 
@@ -53,7 +53,7 @@ type metadata struct {
 
 // Issuer is the issuer of a hub that users sign in to. Create one with Discover.
 type Issuer struct {
-	// URL is the URL of the hub. CA is the hub's CA in PEM format. If CA is empty, the computer's own CAs are trusted.
+	// URL is the URL of the hub. CA is the hub's PEM-encoded CA. If CA is empty, the computer's own CAs are trusted.
 	URL string
 	CA  []byte
 
@@ -242,8 +242,8 @@ func (i *Issuer) Revoke(ctx context.Context, s *Session) error {
 	return nil
 }
 
-// Client returns an HTTP client for a hub. The client trusts ca, or the computer's own CAs if ca is empty. It does not
-// follow redirects, and it limits the size of responses.
+// Client returns an HTTP client for a hub. The client trusts the CA in ca. If ca is empty, the client trusts the
+// computer's own CAs. It does not follow redirects, and it limits the size of responses.
 func Client(ca []byte) (*http.Client, error) {
 	settings := &tls.Config{MinVersion: tls.VersionTLS12}
 	if len(ca) > 0 {

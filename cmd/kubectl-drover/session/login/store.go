@@ -40,7 +40,7 @@ var ErrSignedOut = errors.New("you are not signed in")
 // Session holds the tokens of a user who has signed in to a hub.
 type Session struct {
 	Issuer string `json:"issuer"`
-	// CA is the hub's CA in PEM format. If it is empty, the computer's own CAs are trusted.
+	// CA is the hub's PEM-encoded CA. If it is empty, the computer's own CAs are trusted.
 	CA []byte `json:"ca,omitempty"`
 	// Token identifies the user. It is valid until Expires according to this computer's clock.
 	Token   string    `json:"token"`
@@ -119,7 +119,7 @@ func (s *Session) Until() time.Time { return s.Expires.Add(-margin) }
 
 func (s *Session) usable(now time.Time) bool { return now.Before(s.Until()) }
 
-// Store keeps sessions in a directory, with one file for each issuer. Several processes may use it at the same time.
+// Store keeps sessions in a directory. Each issuer has one file. Several processes may use it at the same time.
 type Store struct {
 	Dir string
 	Now func() time.Time
@@ -184,9 +184,9 @@ func (s Store) List() ([]*Session, error) {
 	return sessions, nil
 }
 
-// Fresh returns the session for an issuer. It ensures that the session's token is not about to expire. If the session
-// has to be renewed, one process calls renew, and other processes wait for the result. renew receives the old session,
-// or nil if there is none.
+// Fresh returns the session for an issuer. The returned session's token is not about to expire. If the session has to
+// be renewed, one process calls renew, and other processes wait for the result. renew receives the old session, or nil
+// if there is none.
 func (s Store) Fresh(ctx context.Context, issuer string, renew func(context.Context, *Session) (*Session, error)) (*Session, error) {
 	if session, err := s.Load(issuer); err == nil && session.usable(s.Now()) {
 		return session, nil
