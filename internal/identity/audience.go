@@ -90,8 +90,8 @@ func (a Audiences) Narrow(r *http.Request, audiences []string) error {
 	return a.admit(r, known)
 }
 
-// If the audiences in a request's token name exactly one member, Named returns this member's path without a trailing
-// slash. Otherwise, Named returns an empty string. The token is not verified, so the result shows only the client's
+// Named returns the path of the member, without a trailing slash, if the audiences in the request's token name exactly
+// one member. Otherwise, it returns an empty string. The token is not verified, so the result shows only the client's
 // intention.
 func (a Audiences) Named(r *http.Request) string {
 	token, err := Token(r)

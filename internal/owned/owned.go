@@ -66,7 +66,7 @@ func ReadSecret(ctx context.Context, reader client.Reader, name types.Namespaced
 	return secret, nil
 }
 
-// If the argument read is nil, WriteSecret creates a Secret. Otherwise, it applies the configuration to the Secret that
+// WriteSecret creates a Secret if the argument read is nil. Otherwise, it applies the configuration to the Secret that
 // was read. The error is AlreadyExists or Conflict if the Secret has changed in the meantime.
 func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, want *corev1ac.SecretApplyConfiguration,
 ) error {

@@ -45,7 +45,7 @@ const hostPrefix = "host:"
 // HostMember returns a Host's member name. A ClusterRef contains the same name.
 func HostMember(host string) string { return hostPrefix + host }
 
-// If the member is a Host, HostOf returns the Host's name and true. Otherwise, it returns the member's name and false.
+// HostOf returns the Host's name and true if the member is a Host. Otherwise, it returns the member's name and false.
 func HostOf(member string) (string, bool) { return strings.CutPrefix(member, hostPrefix) }
 
 // HostReport is the Host part of a report from a host's agent.

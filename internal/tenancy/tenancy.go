@@ -144,7 +144,7 @@ func toTemplate(object runtime.Object, labels map[string]string) (set.Template, 
 	return set.Template{Object: o}, nil
 }
 
-// For each project of a member, Claims returns the namespaces that the project lists but that belong to another
+// Claims returns, for each project of a member, the namespaces that the project lists but that belong to another
 // project. It also returns the name of that other project. A namespace belongs to the oldest project that lists it. If
 // several projects have the same age, it belongs to the project whose name sorts first. The result does not depend on
 // the order of the projects.

@@ -18,6 +18,7 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
+// Config is the configuration of a directory.
 type Config struct {
 	// Servers are tried in order. Their form is ldaps://host[:port], or ldap://host[:port] for StartTLS. Connections
 	// always use TLS.
