@@ -224,7 +224,7 @@ func member(name, ready, reason, message string) map[string]any {
 	status := object["status"].(map[string]any)
 	since := time.Now().Add(-26 * time.Hour).UTC().Format(time.RFC3339)
 	status["conditions"].([]any)[0].(map[string]any)["lastTransitionTime"] = since
-	for _, other := range [][2]string{{"Registered", "AgentJoined"}, {"Connected", "Connected"},
+	for _, other := range [][2]string{{"Connected", "Connected"},
 		{"AgentUpToDate", "AgentUpdated"}, {"GuardsApplied", "GuardsApplied"}} {
 		status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": other[0], "status": "True",
 			"reason": other[1], "lastTransitionTime": since,
