@@ -213,7 +213,7 @@ func TestLabelsOfManyClustersAreEditedByKeyboard(t *testing.T) {
 		}
 		p.Evaluate(painted, nil)
 	}
-	sees(t, p, "status", "StaticText: 2 clusters selected", "button: Edit labels")
+	sees(t, p, "status", "StaticText: 2 clusters", "StaticText:  selected", "button: Edit labels")
 	p.Evaluate(`[...document.querySelectorAll(".selection button")][0].focus()`, nil)
 	p.Press("Enter")
 	sees(t, p, "dialog: Labels of 2 clusters", "button: Remove env", "textbox: Label")
@@ -297,7 +297,7 @@ func TestAnExpiredImportMakesANewCommand(t *testing.T) {
 		"reason": "TokenExpired", "message": "No agent joined within 24 h."}
 	f.send(expired)
 	at(p, "#/clusters/team/c0001")
-	sees(t, p, "heading: Connect this cluster", "StaticText: Import expired.", "StaticText: another cluster came",
+	sees(t, p, "heading: Connect this cluster", "StaticText: Import expired", "StaticText: another cluster came",
 		"button: Make a new command")
 	p.Evaluate(`[...document.querySelectorAll("main .note button")].at(-1).click()`, nil)
 	receives(t, removed, "/k8s/local/api/v1/namespaces/team/secrets/c0001-registration {}")
