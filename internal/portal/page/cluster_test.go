@@ -216,7 +216,7 @@ func TestLabelsOfManyClustersAreEditedByKeyboard(t *testing.T) {
 	sees(t, p, "status", "StaticText: 2 clusters", "StaticText:  selected", "button: Edit labels")
 	p.Evaluate(`[...document.querySelectorAll(".selection button")][0].focus()`, nil)
 	p.Press("Enter")
-	sees(t, p, "dialog: Labels of 2 clusters", "button: Remove env", "textbox: Label")
+	sees(t, p, "dialog: Labels of 2 clusters", "button: Remove env", "combobox: Label")
 	p.Type("tier")
 	p.Press("Tab")
 	p.Type("edge")
