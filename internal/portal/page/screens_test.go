@@ -297,8 +297,8 @@ func people(f *fleet) {
 			"spec": map[string]any{"clusterSelector": map[string]any{"matchLabels": map[string]any{"env": "prod"}},
 				"namespaces":    []any{name, name + "-jobs"}[:1+i%2],
 				"resourceQuota": map[string]any{"limits.cpu": "64", "limits.memory": "256Gi", "pods": "400"}},
-			"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": states[i][0],
-				"reason": states[i][1]}}}}})
+			"status": map[string]any{"clusters": map[string]any{"desired": 18, "ready": 18, "summary": "18/18"},
+				"conditions": []any{map[string]any{"type": "Ready", "status": states[i][0], "reason": states[i][1]}}}}})
 	}
 }
 
