@@ -128,6 +128,7 @@ func (f *fleet) send(message any) {
 	f.sendLocked(message)
 }
 
+// cluster returns a Cluster whose agent has joined.
 func cluster(name, ready, reason, message string) map[string]any {
 	return map[string]any{"type": "CHANGED", "kind": "clusters", "object": map[string]any{
 		"metadata": map[string]any{"namespace": "team", "name": name, "labels": map[string]any{"env": "prod"}},
@@ -136,6 +137,10 @@ func cluster(name, ready, reason, message string) map[string]any {
 			"conditions": []any{
 				map[string]any{
 					"type": "Ready", "status": ready, "reason": reason, "message": message,
+					"lastTransitionTime": "2026-11-23T10:00:00Z",
+				},
+				map[string]any{
+					"type": "Registered", "status": "True", "reason": "AgentJoined",
 					"lastTransitionTime": "2026-11-23T10:00:00Z",
 				},
 			},

@@ -56,8 +56,8 @@ func TestPageHidesTheCommandOfASecretThatTheHubDidNotCreate(t *testing.T) {
 			f.mu.Unlock()
 			next := cluster("next", "False", "AwaitingAgent", "")
 			status := next["object"].(map[string]any)["status"].(map[string]any)
-			status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": "Registered", "status": "False",
-				"reason": "AwaitingAgent"})
+			status["conditions"].([]any)[1] = map[string]any{"type": "Registered", "status": "False",
+				"reason": "AwaitingAgent"}
 			f.send(next)
 			sees(t, p, "link: next")
 			p.Evaluate(`document.querySelector(".actions .primary").click(); `+painted, nil)

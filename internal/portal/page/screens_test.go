@@ -224,7 +224,7 @@ func member(name, ready, reason, message string) map[string]any {
 	status := object["status"].(map[string]any)
 	since := time.Now().Add(-26 * time.Hour).UTC().Format(time.RFC3339)
 	status["conditions"].([]any)[0].(map[string]any)["lastTransitionTime"] = since
-	for _, other := range [][2]string{{"Registered", "AgentJoined"}, {"Connected", "Connected"},
+	for _, other := range [][2]string{{"Connected", "Connected"},
 		{"AgentUpToDate", "AgentUpdated"}, {"GuardsApplied", "GuardsApplied"}} {
 		status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": other[0], "status": "True",
 			"reason": other[1], "lastTransitionTime": since,
@@ -297,8 +297,8 @@ func people(f *fleet) {
 			"spec": map[string]any{"clusterSelector": map[string]any{"matchLabels": map[string]any{"env": "prod"}},
 				"namespaces":    []any{name, name + "-jobs"}[:1+i%2],
 				"resourceQuota": map[string]any{"limits.cpu": "64", "limits.memory": "256Gi", "pods": "400"}},
-			"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": states[i][0],
-				"reason": states[i][1]}}}}})
+			"status": map[string]any{"clusters": map[string]any{"desired": 18, "ready": 18, "summary": "18/18"},
+				"conditions": []any{map[string]any{"type": "Ready", "status": states[i][0], "reason": states[i][1]}}}}})
 	}
 }
 

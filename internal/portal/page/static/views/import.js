@@ -63,7 +63,7 @@ export function Joining({ made }) {
     { done: state?.name === "working", text: "The cluster is ready" },
   ];
   const now = steps.findIndex((step) => !step.done);
-  return html`<ol class="steps" role="status">${steps.map((step, i) => html`<li class=${step.done ? "done" : i === now ? "now" : ""}><${Mark} name=${step.done ? "working" : "waiting"} />${step.text}</li>`)}</ol>
+  return html`<div role="status"><ol class="steps">${steps.map((step, i) => html`<li class=${step.done ? "done" : i === now ? "now" : ""}><${Mark} name=${step.done ? "working" : "waiting"} />${step.text}</li>`)}</ol></div>
     ${state?.name === "broken" && html`<${Failure} cluster=${live} state=${state} />`}
     ${!joined && state?.reason !== "TokenExpired" && html`<${JoinCommand} made=${made} registered=${Boolean(live && condition(live, "Registered"))} />`}`;
 }

@@ -119,7 +119,7 @@ function Timeline({ plan }) {
       <progress class=${clusters.failed > 0 ? "failed" : ""} aria-label=${`${wave.name || title}: ${clusters.summary}${clusters.failed > 0 ? `, ${clusters.failed} failed` : ""}`} max=${Math.max(clusters.total, 1)} value=${clusters.complete}></progress>
       ${soaks ? html`<p class="soft">Soaks until ${exact(soakUntil)}, <${Time} at=${soakUntil} /></p>` : soak && name === "idle" && html`<p class="soft">Soaks for ${soak} before the next wave</p>`}
       ${members.length > 0 && html`<ul class="members" aria-label=${`Clusters of ${title} that are not done`}>${members.map((/** @type {any} */ m) => html`<li key=${m.name}><${Mark} name=${failedReasons.has(m.reason) ? "broken" : "waiting"} /><div>
-        <p><${Member} workspace=${metadata.namespace} name=${m.name} /> <span class="soft">${[words(m.reason), m.nodes && `nodes ${m.nodes}`].filter(Boolean).join(" · ")} · <${Time} at=${m.since} /></span></p>
+        <p><${Member} workspace=${metadata.namespace} name=${m.name} /> <span class="soft">${[words(m.reason), m.nodes && `nodes ${m.nodes}`].filter(Boolean).join(" · ")}${m.since && html` · <${Time} at=${m.since} />`}</span></p>
         ${m.message && html`<p class="soft message">${short(m.message, 400)}</p>`}<${Nodes} plan=${plan} cluster=${m.name} /></div></li>`)}</ul>`}</div></li>`;
   })}</ol>${status.clusters?.total - status.clusters?.complete > (status.members?.length ?? 0) && status.members?.length > 0 && html`<p class="soft">Of the clusters that are not done, the first ${status.members.length} are shown.</p>`}`;
 }
@@ -130,5 +130,5 @@ function Nodes({ plan, cluster }) {
   const of = (/** @type {any[]} */ list) => list.filter((node) => node.cluster === cluster);
   const all = [...of(failures).map((f) => ({ node: f.node, word: words(f.reason), name: "broken", since: f.at, attempt: f.attempt })), ...of(applying).map((a) => ({ node: a.node, word: a.stage, name: "waiting", since: a.since, attempt: a.attempt }))];
   if (all.length === 0) return null;
-  return html`<ul class="nodes" aria-label=${`Nodes of ${cluster}`}>${all.map((n) => html`<li class=${classes("label", n.name)} key=${n.node + n.name}><${Mark} name=${n.name} /> ${n.node} ${n.word}${n.attempt > 1 && `, attempt ${n.attempt}`} · <${Time} at=${n.since} /></li>`)}</ul>`;
+  return html`<ul class="nodes" aria-label=${`Nodes of ${cluster}`}>${all.map((n) => html`<li class=${classes("label", n.name)} key=${n.node + n.name}><${Mark} name=${n.name} /> ${n.node} ${n.word}${n.attempt > 1 && `, attempt ${n.attempt}`}${n.since && html` · <${Time} at=${n.since} />`}</li>`)}</ul>`;
 }
