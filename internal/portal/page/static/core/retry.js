@@ -34,7 +34,7 @@ async function change(plan, value, check) {
   }
 }
 
-// Waits until all members with failures have paused, and returns those that have not.
+// Waits until all members with failures have paused, and returns the members that have not paused.
 /** @param {any} plan @param {number} generation @returns {Promise<string[]>} */
 function pausedMembers(plan, generation) {
   const key = `${plan.metadata.namespace}/${plan.metadata.name}`;

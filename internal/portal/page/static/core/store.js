@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The objects of the stream. Changes are collected and announced at most once per frame, per kind and per object, so that
-// a view renders only what has changed.
+// a view renders only changed objects.
 
 import { batch, computed, signal } from "../lib/html.js";
 import { kinds } from "./kinds.js";

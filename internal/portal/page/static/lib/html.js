@@ -15,7 +15,7 @@ export { batch, computed, effect, signal, untracked, useComputed, useSignal } fr
 export const html = htm.bind(createElement);
 
 /**
- * Joins class names, leaving out those that are false.
+ * Joins class names without the false ones.
  * @param {...(string | false | null | undefined)} names
  */
 export const classes = (...names) => names.filter(Boolean).join(" ");

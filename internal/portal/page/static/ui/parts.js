@@ -138,7 +138,7 @@ export function Menu({ label, name, class: extra, children }) {
   return html`<details class="menu" ref=${ref}><summary class=${extra} aria-label=${name} title=${name}>${label}</summary><div class="menu-body">${children}</div></details>`;
 }
 
-/** Fetches something on demand. Returns what is known, and how to ask again. @template T @param {(signal: AbortSignal) => Promise<T>} fetcher @param {any[]} inputs */
+/** Fetches something on demand. Returns the result so far and a function that fetches it again. @template T @param {(signal: AbortSignal) => Promise<T>} fetcher @param {any[]} inputs */
 export function useFetch(fetcher, inputs) {
   const [state, set] = useState(/** @type {{ value?: T, error?: any, loading: boolean }} */ ({ loading: true }));
   const [round, again] = useState(0);

@@ -2,7 +2,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The fleet at one glance: is anything wrong, what is happening now, what needs me.
+// The fleet at one glance: problems, current work, and tasks for the user.
 
 import { html } from "../lib/html.js";
 import { count, digits, short } from "../lib/text.js";
