@@ -19,8 +19,8 @@ import (
 const LookAgain = 10 * time.Second
 
 // NotPermitted explains how to grant the provisioner its rights on a workspace's Secrets if err shows that a request
-// failed because these rights are missing. It returns "" for any other error. When an admission policy refuses a write, the
-// error is of the same kind. To distinguish the two cases, NotPermitted tries to read a Secret. The Secret does not
+// failed because these rights are missing. It returns "" for any other error. When an admission policy refuses a write,
+// the error is of the same kind. To distinguish the two cases, NotPermitted tries to read a Secret. The Secret does not
 // have to exist.
 func NotPermitted(ctx context.Context, live client.Reader, workspace string, err error) string {
 	if !apierrors.IsForbidden(err) {
