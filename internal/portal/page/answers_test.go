@@ -38,7 +38,7 @@ func (f *fleet) on(request string, a answer) {
 // always returns an answer with a value.
 func always(value any) answer { return func(map[string]any) (int, any) { return http.StatusOK, value } }
 
-// serve answers requests that no other handler knows, and keeps those that change something.
+// serve answers requests that no other handler knows, and keeps requests that change something.
 func (f *fleet) serve(w http.ResponseWriter, r *http.Request) {
 	request := r.Method + " " + r.URL.Path
 	body := map[string]any{}

@@ -19,7 +19,7 @@ export const setPaused = (plan, paused) => merge(refOf(plan), { metadata: { uid:
 /** Returns whether a Plan has nodes whose last attempt failed. @param {any} plan */
 export const hasFailed = ({ status = {} }) => (status.failures?.length ?? 0) + (status.clusters?.failed ?? 0) + (status.nodes?.failed ?? 0) > 0;
 
-// Changes spec.paused if nobody else changes the spec. The status changes meanwhile, which is no conflict.
+// Changes spec.paused unless another user changes the spec. The status changes meanwhile, which is no conflict.
 /** @param {any} plan @param {boolean | null} value @param {(now: any) => void} check */
 async function change(plan, value, check) {
   for (let tries = 0; ; tries++) {
