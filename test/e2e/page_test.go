@@ -68,7 +68,7 @@ func TestPeopleSeeTheirFleetInARealBrowser(t *testing.T) {
 		p.t = t
 		p.tabTo("link: web")
 		p.Press("Enter")
-		p.sees("heading: web", "StaticText: No agent has joined", "heading: Conditions")
+		p.sees("heading: web", "heading: Connect this cluster", "StaticText: The agent joins: run the command below")
 		p.fits()
 		p.Evaluate(`history.back()`, nil)
 		p.sees("heading: Clusters")

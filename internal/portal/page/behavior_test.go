@@ -180,7 +180,7 @@ func TestALostConnectionCannotBeOverlooked(t *testing.T) {
 	sees(t, p, "StaticText: Live")
 }
 
-// TestTenThousandClustersStaySmooth logs figures, and checks results that do not depend on the machine: how many
+// TestTenThousandClustersStaySmooth reports figures, and checks facts that do not depend on the machine: how many
 // elements there are, and that sorting, filtering and scrolling to the end work.
 func TestTenThousandClustersStaySmooth(t *testing.T) {
 	_, p := signedIn(t, 10_000)

@@ -45,24 +45,40 @@ func screens() []screen {
 		{name: "role", hash: "#/access/roles/cluster-operator"},
 		{name: "why-not",
 			hash: "#/access/why?cluster=retail/eu-west-07&who=github:anna&verb=delete&resource=pods&namespace=shop",
-			open: `document.querySelector("main .primary").click(); ` + painted},
-		{name: "grant", hash: "#/access", open: `document.querySelector(".actions .primary").click()`},
+			open: clicks(`document.querySelector("main .primary")`)},
+		{name: "grant", hash: "#/access", open: clicks(`document.querySelector(".actions .primary")`)},
 		{name: "plan-failed", hash: "#/plans/retail/containerd-2-2"},
-		{name: "pause", hash: "#/plans/retail/kernel-6-12", open: `document.querySelector(".actions button").click()`},
+		{name: "pause", hash: "#/plans/retail/kernel-6-12", open: clicks(`document.querySelector(".actions button")`)},
 		{name: "host", hash: "#/hosts/factory/rack5"},
 		{name: "installations", hash: "#/hosts/installations"},
 		{name: "snapshots", hash: "#/hosts/snapshots"},
-		{name: "token", hash: "#/account", open: `[...document.querySelectorAll("main button")].find(b => b.textContent === "Create a token")?.click()`},
+		{name: "token", hash: "#/account", open: clicks(`[...document.querySelectorAll("main button")]
+			.find(b => b.textContent === "Create a token")`)},
 		{name: "unknown", hash: "#/no/such/view"},
-		{name: "import", hash: "#/clusters", open: `document.querySelector(".actions .primary").click()`},
+		{name: "import", hash: "#/clusters", open: clicks(`document.querySelector(".actions .primary")`)},
 		{name: "selection", hash: "#/clusters",
 			open: `[...document.querySelectorAll("tbody [type=checkbox]:not(:checked)")].slice(0, 3).forEach(e => e.click())`},
 		{name: "labels", hash: "#/clusters/retail/eu-west-07",
-			open: `[...document.querySelectorAll("main .link")].find(e => e.textContent === "Edit labels")?.click()`},
-		{name: "delete", hash: "#/clusters/retail/eu-west-07", open: `document.querySelector("[title=Delete]").click()`},
-		{name: "palette", hash: "#/", open: `document.querySelector(".palette-button").click()`},
-		{name: "user-menu", hash: "#/", open: `document.querySelector(".user").click()`},
+			open: clicks(`[...document.querySelectorAll("main .link")].find(e => e.textContent === "Edit labels")`)},
+		{name: "delete", hash: "#/clusters/retail/eu-west-07", open: clicks(`document.querySelector("[title=Delete]")`)},
+		{name: "palette", hash: "#/", open: clicks(`document.querySelector(".palette-button")`)},
+		{name: "user-menu", hash: "#/", open: clicks(`document.querySelector(".user")`)},
 	}
+}
+
+// clicks returns a script that clicks on an element. It waits for the element, because most buttons appear once the hub
+// has said that the user may use them.
+func clicks(element string) string {
+	return `new Promise((done, fail) => {
+		let frames = 0;
+		const look = () => {
+			const found = ` + element + `;
+			if (found) { found.click(); done(0); }
+			else if (frames++ < 1200) requestAnimationFrame(look);
+			else fail(new Error("the element does not appear"));
+		};
+		look();
+	})`
 }
 
 // TestEveryViewFitsEveryScreen shows a realistic fleet on three screens, light and dark. Nothing may be wider than its
@@ -91,7 +107,10 @@ func TestEveryViewFitsEveryScreen(t *testing.T) {
 			size(width)
 			for _, view := range screens() {
 				at(p, view.hash)
-				p.Evaluate(view.open+`; `+painted, nil)
+				if view.open != "" {
+					p.Evaluate(view.open, nil)
+					p.Evaluate(painted, nil)
+				}
 				name := fmt.Sprintf("%s-%d-%s", view.name, width, theme)
 				var wide []string
 				p.Evaluate(`[document.documentElement,

@@ -19,7 +19,7 @@ export const setPaused = (plan, paused) => merge(refOf(plan), { metadata: { uid:
 /** Returns whether a Plan has nodes whose last attempt failed. @param {any} plan */
 export const hasFailed = ({ status = {} }) => (status.failures?.length ?? 0) + (status.clusters?.failed ?? 0) + (status.nodes?.failed ?? 0) > 0;
 
-// Changes spec.paused unless another client changes the spec. A change of the status in the meantime is no conflict.
+// Changes spec.paused unless another user changes the spec. The status changes meanwhile, which is no conflict.
 /** @param {any} plan @param {boolean | null} value @param {(now: any) => void} check */
 async function change(plan, value, check) {
   for (let tries = 0; ; tries++) {
@@ -34,7 +34,7 @@ async function change(plan, value, check) {
   }
 }
 
-// Waits until all members with failures have paused, and returns the members that have not paused.
+// Waits until all members with failures have paused, and returns those that have not.
 /** @param {any} plan @param {number} generation @returns {Promise<string[]>} */
 function pausedMembers(plan, generation) {
   const key = `${plan.metadata.namespace}/${plan.metadata.name}`;

@@ -35,7 +35,8 @@ function Dialog({ opened }) {
   const id = useId();
   useEffect(() => {
     ref.current.showModal();
-    ref.current.querySelector("[autofocus]")?.focus();
+    // Browsers refuse the attribute autofocus in a page that has a focus, and complain.
+    ref.current.querySelector("[data-focus]")?.focus();
   }, []);
   const close = () => ref.current?.close();
   return html`<dialog class=${opened.drawer ? "drawer" : ""} ref=${ref} aria-labelledby=${id} onClose=${() => closed(opened)}>
@@ -67,7 +68,7 @@ function ConfirmBody({ text, name, action, danger, run, close }) {
     }
   };
   return html`<form onSubmit=${submit}><div class="dialog-body">${text}
-    ${name && html`<label for=${id}>Type <b>${name}</b> to confirm</label><input id=${id} autofocus autocomplete="off" spellcheck=${false} value=${typed} onInput=${(/** @type {any} */ e) => setTyped(e.target.value)} />`}
+    ${name && html`<label for=${id}>Type <b>${name}</b> to confirm</label><input id=${id} data-focus autocomplete="off" spellcheck=${false} value=${typed} onInput=${(/** @type {any} */ e) => setTyped(e.target.value)} />`}
     ${error && html`<${Problem} error=${error} />`}</div>
     <${DialogActions}><button type="button" onClick=${close}>Cancel</button><button class=${danger ? "danger" : "primary"} disabled=${busy || (name && typed !== name)}>${busy ? "Working …" : action}</button></${DialogActions}></form>`;
 }

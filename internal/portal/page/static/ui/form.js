@@ -7,7 +7,8 @@
 import { html, useId } from "../lib/html.js";
 
 /**
- * A field. Other properties go to the input, for example value, onInput, required, pattern and autofocus.
+ * A field. Other properties go to the input, for example value, onInput, required and pattern. In a new
+ * dialog, the field with data-focus gets the focus.
  * @param {any} props
  */
 export function Field({ label, help, error, options, list, area, ...input }) {

@@ -144,7 +144,7 @@ export function RoleView({ params: { name } }) {
   return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} ...${readyState(template)} />`} about=${template.metadata.annotations?.["kubernetes.io/description"]}>
       ${!spec.locked && mayGrant() && html`<button type="button" class="primary" onClick=${() => openGrant({ role: name, where: spec.context === "Project" ? "project" : "cluster" })}>Grant this role</button>`}</${Heading}>
     ${problem && html`<${Note} name="broken">${problem} It grants nothing.</${Note}>`}
-    ${spec.locked && html`<${Note}>This role is locked, so it cannot be granted to more people.</${Note}>`}
+    ${spec.locked && html`<${Note}>This role is locked: it cannot be granted to more people.</${Note}>`}
     <${Card} title="What it allows">${external ? html`<p>As much as the ClusterRole <code>${external}</code> of each cluster.</p>` : rules.length === 0 ? html`<p class="soft">Nothing.</p>`
       : html`<${Rows} label="Rules" head=${["May", "Resources", "API group", "From"]} rows=${rules.slice(0, 200).map(({ rule, path }) => [html`<b>${listed(rule.verbs)}</b>`,
         html`${listed(rule.resources ?? rule.nonResourceURLs)}${rule.resourceNames && html` <span class="soft">only ${listed(rule.resourceNames)}</span>`}`,

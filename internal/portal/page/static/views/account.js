@@ -79,7 +79,7 @@ function Create({ made, close }) {
   if (token) return html`<div class="dialog-body"><${Note} name="waiting"><p><b>Copy the token now.</b> It is shown only once.</p></${Note}><${Command} text=${token.token} what="Token" />
     <${Facts} pairs=${[["For", token.cluster ?? "all clusters"], ["Expires", exact(token.expires)]]} /></div><${DialogActions}><button type="button" class="primary" onClick=${close}>Done</button></${DialogActions}>`;
   return html`<form onSubmit=${submit}><div class="dialog-body">
-    <${Field} label="Description" value=${form.description} onInput=${set("description")} maxlength="256" autofocus required placeholder="nightly backup" />
+    <${Field} label="Description" value=${form.description} onInput=${set("description")} maxlength="256" data-focus required placeholder="nightly backup" />
     <${Field} label="Cluster (workspace/name)" value=${form.cluster} onInput=${set("cluster")} list=${clusterRows.value.map((r) => r.key)} pattern="[a-z0-9\\-]+/[a-z0-9.\\-]+" title="workspace/name" placeholder="empty for all clusters" help="A token for one cluster does less harm if it is stolen." />
     <${Field} label="Valid for" value=${form.ttl} onChange=${set("ttl")} options=${[["1h", "an hour"], ["24h", "a day"], ["168h", "7 days"], ["720h", "30 days"], ["2160h", "90 days"]].map(([value, label]) => ({ value, label }))} help="The hub may limit it." />
     ${error && html`<${Problem} title="The token was not created." error=${error} />`}</div>

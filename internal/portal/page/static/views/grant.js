@@ -80,7 +80,7 @@ function Grant({ known, close }) {
   };
   return html`<form onSubmit=${submit}><div class="dialog-body">
     <div class="form-grid"><${Field} label="To a" value=${form.kind} onChange=${set("kind")} options=${["User", "Group"]} />
-      <${Field} label="Name" value=${form.name} onInput=${set("name")} list=${people} required autofocus maxlength="253" help=${form.kind === "User" ? "Such as github:alice. A name without a colon is a user with a password." : "Such as github:acme/web."} /></div>
+      <${Field} label="Name" value=${form.name} onInput=${set("name")} list=${people} required data-focus maxlength="253" help=${form.kind === "User" ? "Such as github:alice. A name without a colon is a user with a password." : "Such as github:acme/web."} /></div>
     <div class="form-grid"><${Field} label="Workspace" value=${workspace} onInput=${set("workspace")} list=${workspaces.value} ...${nameRules} />
       <${Field} label="In" value=${where} onChange=${set("where")} options=${[{ value: "cluster", label: "a cluster" }, { value: "selector", label: "clusters with labels" }, { value: "project", label: "a project" }]} /></div>
     ${where === "cluster" && html`<${Field} label="Cluster" value=${form.cluster} onInput=${set("cluster")} list=${inWorkspace("clusters")} ...${nameRules} />`}

@@ -160,7 +160,7 @@ function Take({ close }) {
       setError(problem);
     }
   };
-  return html`<form onSubmit=${submit}><div class="dialog-body"><${Field} label="Installation" required autofocus value=${chosen} onChange=${(/** @type {any} */ e) => choose(e.target.value)} options=${[{ value: "", label: "Choose one" }, ...keys]} />
+  return html`<form onSubmit=${submit}><div class="dialog-body"><${Field} label="Installation" required data-focus value=${chosen} onChange=${(/** @type {any} */ e) => choose(e.target.value)} options=${[{ value: "", label: "Choose one" }, ...keys]} />
     ${(error || unknown) && html`<${Problem} title=${error && "The snapshot was not taken."} error=${error ?? unknown} />`}</div>
     <${DialogActions}><button type="button" onClick=${close}>Cancel</button><button class="primary">Take</button></${DialogActions}></form>`;
 }

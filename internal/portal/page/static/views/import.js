@@ -44,7 +44,7 @@ function Import({ close }) {
     <a class="button" href=${href(["clusters", made.metadata.namespace, made.metadata.name])} onClick=${close}>Show the cluster</a><button type="button" class="primary" onClick=${close}>Done</button></${DialogActions}>`;
   return html`<form onSubmit=${submit}><div class="dialog-body">
     <p class="soft">Drover creates an object for the cluster. Then you run one command in it, which installs the agent. The agent connects to this hub; the cluster needs no open port.</p>
-    <${Field} label="Workspace (a namespace of the hub)" value=${form.namespace} onInput=${set("namespace")} list=${workspaces.value} autofocus ...${nameRules} />
+    <${Field} label="Workspace (a namespace of the hub)" value=${form.namespace} onInput=${set("namespace")} list=${workspaces.value} data-focus ...${nameRules} />
     <${Field} label="Name" value=${form.name} onInput=${set("name")} help="Users see this name. It cannot be changed later." ...${nameRules} />
     ${error && html`<${Problem} title="The cluster was not created." error=${error} />`}</div>
     <${DialogActions}><button type="button" onClick=${close}>Cancel</button><button class="primary" disabled=${busy}>${busy ? "Creating …" : "Create"}</button></${DialogActions}></form>`;

@@ -42,9 +42,9 @@ const quota = (/** @type {any} */ project) => Object.entries(project.spec?.resou
 
 /** @type {import("../ui/table.js").Column<ProjectRow>[]} */
 const columns = [
-  { id: "name", title: "Project", cell: (r) => r.name, sort: (r) => r.name, width: "16%" },
+  { id: "name", title: "Project", cell: (r) => r.name, sort: (r) => r.name, width: "14%" },
   { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} title=${r.state.message.slice(0, 300)} />`, sort: (r) => r.state.name, width: "10rem" },
-  { id: "workspace", title: "Workspace", cell: (r) => r.project.metadata.namespace, sort: (r) => r.project.metadata.namespace, width: "8rem" },
+  { id: "workspace", title: "Workspace", cell: (r) => r.project.metadata.namespace, sort: (r) => r.project.metadata.namespace, width: "7.5rem" },
   { id: "clusters", title: "Clusters", cell: (r) => r.project.status?.clusters?.summary ?? "–", sort: (r) => r.project.status?.clusters?.desired ?? "", width: "6.5rem", end: true },
   { id: "namespaces", title: "Namespaces", cell: (r) => r.project.spec?.namespaces?.length ?? 0, sort: (r) => r.project.spec?.namespaces?.length ?? 0, width: "8rem", end: true },
   { id: "members", title: "Members", cell: (r) => r.members, sort: (r) => r.members, width: "6.5rem", end: true },
