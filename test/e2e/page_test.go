@@ -109,7 +109,17 @@ func TestPeopleSeeTheirFleetInARealBrowser(t *testing.T) {
 	t.Run("a reload asks for no password", func(t *testing.T) {
 		p.t = t
 		p.Go(s.hub.URL() + "/ui/#/clusters?q=shop") // only the fragment changes, so this is no reload
+		p.sees("heading: Clusters", "link: shop")   // a reload before this could load the address of the view before
+		p.Evaluate(`document.body.dataset.before = "the reload"`, nil)
 		p.Call("Page.reload", nil, nil)
+		testkit.Eventually(t, time.Minute, func(context.Context) error {
+			var before string
+			p.Evaluate(`document.body?.dataset.before ?? ""`, &before)
+			if before != "" {
+				return errors.New("got the document before the reload, want a new one")
+			}
+			return nil
+		})
 		p.sees("", "heading: Clusters", "link: shop")
 	})
 	t.Run("axe finds nothing", func(t *testing.T) {
