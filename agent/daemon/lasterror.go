@@ -91,7 +91,8 @@ func (e *lastError) state() (text string, told bool) {
 // annotation. The annotation therefore describes the leader's connection.
 func (e *lastError) lead(ctx context.Context) {
 	var failing, next time.Time // when the tunnel was lost; the earliest time to write another error
-	written := "what another process wrote"
+	const unknown = "text that another process wrote, or that may have been written although the write failed"
+	written := unknown
 	await.Loop(ctx, e.wake, func(ctx context.Context) time.Duration {
 		text, told := e.state()
 		if text == "" {
@@ -112,6 +113,7 @@ func (e *lastError) lead(ctx context.Context) {
 		put := e.put(ctx, text)
 		next = time.Now().Add(errorPause)
 		if !put {
+			written = unknown
 			return errorPause
 		}
 		written = text

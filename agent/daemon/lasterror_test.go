@@ -25,6 +25,7 @@ type annotated struct {
 	start  time.Time
 	writes []string // "<seconds since the start> <text without its time>"
 	err    error
+	clears bool // whether the annotation can be removed in spite of err
 }
 
 func (a *annotated) write(_ context.Context, text string) error {
@@ -35,6 +36,9 @@ func (a *annotated) write(_ context.Context, text string) error {
 		text = rest
 	}
 	a.writes = append(a.writes, strings.TrimSpace(time.Since(a.start).Round(time.Second).String()+" "+text))
+	if text == "" && a.clears {
+		return nil
+	}
 	return a.err
 }
 
@@ -58,6 +62,7 @@ func TestTheLastErrorIsWrittenWhenItChanges(t *testing.T) {
 	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "deployments"}, "drover-agent", nil)
 	for name, tt := range map[string]struct {
 		err    error
+		clears bool
 		script []said
 		want   []string
 	}{
@@ -76,13 +81,17 @@ func TestTheLastErrorIsWrittenWhenItChanges(t *testing.T) {
 		}, want: []string{"10s read tcp 10.0.0.2:443: reset"}},
 		"a write that fails is repeated": {err: errors.New("down, too"),
 			script: []said{{0, "down"}, {time.Minute, "down"}}, want: []string{"10s down", "1m10s down"}},
+		"an error whose write failed is removed, because it may have been written": {
+			err: errors.New("timeout"), clears: true,
+			script: []said{{0, ""}, {time.Hour, "down"}, {15 * time.Second, ""}},
+			want:   []string{"0s", "1h0m10s down", "1h0m15s"}},
 		"a write that is forbidden is not": {err: refused,
 			script: []said{{0, "down"}, {time.Hour, "down"}}, want: []string{"10s down"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				a := &annotated{start: time.Now(), err: tt.err}
+				a := &annotated{start: time.Now(), err: tt.err, clears: tt.clears}
 				ctx, cancel := context.WithCancel(t.Context())
 				e := newLastError(a.write, logr.Discard())
 				ended := make(chan struct{})

@@ -53,6 +53,7 @@ func TestLoopRunsAtOnceOnWakeUpsAndWhenDue(t *testing.T) {
 			wake <- struct{}{}
 		}
 		time.Sleep(24 * time.Hour)
+		synctest.Wait() // the race detector does not regard a sleep as a synchronization
 		want := []time.Duration{0, time.Minute, 10 * time.Minute, 20 * time.Minute}
 		if !slices.Equal(passes, want) {
 			t.Errorf("passes at %v, want %v", passes, want)

@@ -388,7 +388,12 @@ func TestTheLogNamesTheSourceOfTheStore(t *testing.T) {
 	})
 	defer running.Wait()
 	defer stop()
-	if got := <-logged; !strings.Contains(got, `"source"="changes of sets"`) {
-		t.Errorf("the store logs %s, want the name of its source", got)
+	select {
+	case got := <-logged:
+		if !strings.Contains(got, `"source"="changes of sets"`) {
+			t.Errorf("the store logs %s, want the name of its source", got)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the store logged no source within a minute, want the name of its source")
 	}
 }

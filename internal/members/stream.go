@@ -277,8 +277,8 @@ func (s *subject[E]) take(ctx context.Context, from *stream, event E, m eventMar
 	return nil
 }
 
-// stop records that changes may be missed from now on. If another stream of the member has sent the complete state,
-// stop reopens that stream to replace this one.
+// stop records that changes may be missed from now on. If this stream was the one that counted, stop reopens the
+// member's other streams to replace it.
 func (s *subject[E]) stop(from *stream) {
 	s.drop(from)
 	if s.synced && s.topic.stopped(from) {

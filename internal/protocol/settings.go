@@ -19,7 +19,7 @@ type Settings struct {
 	// Registry is prepended to images that do not specify a registry. See WithRegistry. Registry may be empty.
 	Registry string `json:"registry,omitempty"`
 
-	received []byte // the JSON that the settings were read from; nil unless it contains unknown fields
+	received []byte // the JSON that the settings were read from; nil if this version writes the same JSON
 }
 
 // knownSettings is Settings without its methods.
@@ -43,8 +43,8 @@ func (s *Settings) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// MarshalJSON implements json.Marshaler. Settings that contained unknown fields are written exactly as they were
-// received.
+// MarshalJSON implements json.Marshaler. Settings that this version would write differently, for example because they
+// contain unknown fields, are written exactly as they were received.
 func (s Settings) MarshalJSON() ([]byte, error) {
 	if s.received != nil {
 		return s.received, nil

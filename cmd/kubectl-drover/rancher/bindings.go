@@ -184,7 +184,7 @@ func (s Subject) several() bool {
 	return n > 1
 }
 
-// principal returns the user's principal at the provider, or "" if the user has more than one.
+// principal returns the user's principal at the provider, or "" unless the user has exactly one.
 func (u User) principal() string {
 	elsewhere := u.elsewhere()
 	if len(elsewhere) == 1 {

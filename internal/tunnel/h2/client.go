@@ -67,7 +67,7 @@ type clientState struct {
 	opening  int    // number of streams that have a slot but no ID yet
 	window   int64  // number of bytes of request bodies that may be sent on all streams together
 	arriving inflow
-	leaving  bool  // set if either end has sent GOAWAY
+	leaving  bool  // set if either end has sent GOAWAY, or if no stream IDs are left
 	ended    error // why the connection has ended
 }
 
@@ -250,8 +250,8 @@ func (c *Client) frame() int {
 	return c.peer.frame
 }
 
-// forget removes a stream that has ended. If this was the last stream and GOAWAY has been sent, forget also closes
-// the connection.
+// forget removes a stream that has ended. If this was the last stream, and GOAWAY has been sent or no stream IDs are
+// left, forget also closes the connection.
 func (c *Client) forget(s *stream) {
 	c.mu.Lock()
 	known := c.streams[s.id] == s
