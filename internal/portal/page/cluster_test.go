@@ -122,7 +122,7 @@ func TestTheOverviewShowsWarningsAndExpiringCertificates(t *testing.T) {
 	}
 	sees(t, p, "link: c0000 team The certificate for direct access expires in 10 d")
 	eventually(t, p, `document.querySelector("main").textContent.split("The certificate").length - 1`, 1)
-	p.Evaluate(`document.querySelector("[title='Fetch again']").click()`, nil)
+	click(t, p, "[title='Fetch again']")
 	testkit.Eventually(t, 10*time.Second, func(context.Context) error {
 		if n := len(events()); n != 2 {
 			return fmt.Errorf("the hub got %d requests for events, want 2", n)
@@ -169,12 +169,12 @@ func TestNodesAreFetchedOnDemand(t *testing.T) {
 	at(p, "#/clusters/team/c0001")
 	sees(t, p, "heading: c0001", "link: 3 of 3 ready")
 	receives(t, nodes)
-	p.Evaluate(`document.querySelector(".tabs a:nth-child(2)").click()`, nil)
+	click(t, p, ".tabs a:nth-child(2)")
 	sees(t, p, "alert", "StaticText: no agent", "button: Try again")
 	mu.Lock()
 	code = http.StatusOK
 	mu.Unlock()
-	p.Evaluate(`document.querySelector(".problem button").click()`, nil)
+	click(t, p, ".problem button")
 	sees(t, p, "table: Nodes", "cell: Not ready", "cell: Cordoned", "cell: 64 GiB", "cell: control-plane")
 	eventually(t, p, `[...document.querySelectorAll("main tbody th")].map(e => e.textContent).join()`, "b,c,a")
 	if n := len(nodes()); n != 2 {
@@ -247,7 +247,7 @@ func TestLabelsAreEditedOnlyWithTheRightToUpdateThem(t *testing.T) {
 	signIn(t, p, f.url, "secret")
 	at(p, "#/clusters")
 	sees(t, p, "checkbox: Select c0002")
-	p.Evaluate(`document.querySelector("main tbody [type=checkbox]").click()`, nil)
+	click(t, p, "main tbody [type=checkbox]")
 	sees(t, p, "button: Copy names")
 	p.Evaluate(painted, nil)
 	unseen(t, p, "button: Edit labels")
@@ -268,10 +268,10 @@ func TestDeletionSaysWhatItDoes(t *testing.T) {
 	f.send(guarded)
 	at(p, "#/clusters/team/c0001")
 	sees(t, p, "heading: c0001", "button: Delete the cluster", "StaticText: protected")
-	remove := func() { p.Evaluate(`document.querySelector("[title=Delete]").click(); `+painted, nil) }
+	remove := func() { click(t, p, "[title=Delete]") }
 	remove()
 	sees(t, p, "dialog: c0001 is protected")
-	p.Evaluate(`document.querySelector("dialog .danger").click()`, nil)
+	click(t, p, "dialog .danger")
 	receives(t, patches, clustersPath+`c0001?fieldManager=drover-page {"spec":{"deletionProtection":false}}`)
 	eventually(t, p, `document.querySelectorAll("dialog").length`, 0)
 	free := cluster("c0001", "True", "Ready", "")

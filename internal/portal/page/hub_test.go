@@ -225,6 +225,13 @@ const painted = `new Promise(done => requestAnimationFrame(() => requestAnimatio
 // at shows an address of the page, and waits until it is painted.
 func at(p *chromium.Page, hash string) { p.Evaluate(`location.hash = "`+hash+`"; `+painted, nil) }
 
+// click waits for an element, which may depend on a review of the user's rights, and clicks it.
+func click(t *testing.T, p *chromium.Page, selector string) {
+	t.Helper()
+	eventually(t, p, `document.querySelector("`+selector+`") !== null`, true)
+	p.Evaluate(`document.querySelector("`+selector+`").click(); `+painted, nil)
+}
+
 // eventually waits until an expression has a value.
 func eventually[T comparable](t *testing.T, p *chromium.Page, expression string, want T) {
 	t.Helper()

@@ -60,7 +60,7 @@ func TestPageHidesTheCommandOfASecretThatTheHubDidNotCreate(t *testing.T) {
 				"reason": "AwaitingAgent"}
 			f.send(next)
 			sees(t, p, "link: next")
-			p.Evaluate(`document.querySelector(".actions .primary").click(); `+painted, nil)
+			click(t, p, ".actions .primary")
 			p.Evaluate(`{
 				const [workspace, name] = document.querySelectorAll("dialog input");
 				for (const [input, value] of [[workspace, "team"], [name, "next"]]) {
@@ -68,7 +68,7 @@ func TestPageHidesTheCommandOfASecretThatTheHubDidNotCreate(t *testing.T) {
 					input.dispatchEvent(new InputEvent("input", { bubbles: true }));
 				}
 			}`+painted, nil)
-			p.Evaluate(`document.querySelector("dialog .primary").click(); `+painted, nil)
+			click(t, p, "dialog .primary")
 			if tt.want == "" {
 				sees(t, p, "StaticText: "+command)
 			} else {
