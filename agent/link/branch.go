@@ -106,8 +106,8 @@ func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duratio
 	close(b.ended)
 }
 
-// overstayed waits until a tunnel that the agent has left has been closed, or until the hub must no longer use it. It
-// returns true in the second case.
+// overstayed waits until a tunnel that the agent has left is closed, or until the hub is no longer allowed to use it.
+// It returns true in the second case.
 func overstayed(stopping context.Context, served <-chan struct{}, stop, keep time.Duration) bool {
 	select {
 	case <-served:

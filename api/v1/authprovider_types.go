@@ -148,7 +148,7 @@ type OIDCProvider struct {
 
 	// lowercaseNames converts the letters A to Z in names to lower case. Set it to true only if the provider's names
 	// are case-insensitive, as in Entra ID. With any other provider, a user could take over the name of another user.
-	// The default is false. Names with upper-case letters are then rejected.
+	// If it is false, names with upper-case letters are rejected. The default is false.
 	// +optional
 	LowercaseNames bool `json:"lowercaseNames,omitempty"`
 

@@ -156,7 +156,7 @@ type Wave struct {
 }
 
 // PlanPace defines which nodes in a member the plan applies to, how many of them can be in progress at the same time,
-// and when work can start. If these fields change, the plan does not run again on complete nodes.
+// and when work can start. If these fields change, the plan does not run again on nodes that it has completed.
 type PlanPace struct {
 	// nodeSelector selects nodes by their labels, including nodes that join later. A node with the label
 	// "plan.cluster.drover.dev/<plan>: disabled" is excluded. By default all nodes are selected.
@@ -201,13 +201,14 @@ type PlanPace struct {
 	// +kubebuilder:validation:Maximum=604800
 	JobActiveDeadlineSecs *int64 `json:"jobActiveDeadlineSecs,omitempty"`
 
-	// retries defines how often a failed attempt is retried. By default it is retried twice, after 30s and after 1m.
+	// retries defines how many times, and after which delays, a failed attempt is retried. By default, it is retried
+	// twice, after 30s and after 1m.
 	// +optional
 	// +structType=atomic
 	Retries *PlanRetries `json:"retries,omitempty"`
 
-	// postCompleteDelay is how long a complete node still counts toward concurrency, for example "2m". The node is
-	// uncordoned immediately. The default is 0s.
+	// postCompleteDelay is how long a node continues to count toward concurrency after the plan has completed on it,
+	// for example "2m". The node is uncordoned immediately. The default is 0s.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+([.][0-9]+)?(ms|s|m|h))+$`

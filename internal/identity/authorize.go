@@ -22,7 +22,7 @@ import (
 const (
 	// allowedFor is how long a user may still use a right that has been revoked.
 	allowedFor = 10 * time.Second
-	// deniedFor is how long it may take until a user can use a new right.
+	// deniedFor is how long a denial is cached. It is the maximum time before a newly granted right takes effect.
 	deniedFor = 5 * time.Second
 )
 

@@ -200,7 +200,7 @@ func (g *replayGuard) use(agent, id string, now, expires time.Time) error {
 	return nil
 }
 
-// sweep removes expired tokens, at most once in each ConnectTokenTTL.
+// sweep removes expired tokens, at most once per ConnectTokenTTL.
 func (g *replayGuard) sweep(now time.Time) {
 	if now.Sub(g.swept) < protocol.ConnectTokenTTL {
 		return

@@ -177,7 +177,7 @@ const (
 	WriteNode Act = "WriteNode"
 	// CreateJob creates Job.
 	CreateJob Act = "CreateJob"
-	// DeleteJob uses foreground deletion to delete Job and its pods.
+	// DeleteJob deletes the Job named in the field Job, and its pods, with foreground propagation.
 	DeleteJob Act = "DeleteJob"
 	// StartDrain starts to evict the pods of the node.
 	StartDrain Act = "StartDrain"

@@ -33,8 +33,8 @@ type Share struct {
 //
 //   - The shares of a resource never add up to more than Total, including the shares of terminating namespaces.
 //   - No namespace gets more than Default.
-//   - A new namespace takes nothing from namespaces that already hold a share. Held shares are granted first, and new
-//     namespaces get the rest, down to zero.
+//   - A new namespace takes nothing from namespaces that already hold a share. Held shares are granted first. New
+//     namespaces get whatever is left, which may be nothing.
 //   - The same namespaces always get the same shares, regardless of their order.
 //
 // Divide first grants the held shares, and then the rest up to the default. In both steps, older namespaces come before

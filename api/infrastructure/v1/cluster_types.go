@@ -124,8 +124,8 @@ type DroverClusterStatus struct {
 	// +kubebuilder:validation:MaxItems=100
 	FailureDomains []FailureDomain `json:"failureDomains,omitempty"`
 
-	// conditions contains Ready, EtcdScheduled if there is a schedule, and Paused while Cluster API has paused the
-	// cluster.
+	// conditions contains Ready, EtcdScheduled if there is a schedule, and Paused while the cluster is paused in
+	// Cluster API.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -282,8 +282,8 @@ type DroverMachineStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	Tasks []MachineTaskStatus `json:"tasks,omitempty"`
 
-	// conditions contains Ready, TasksSucceeded while there are tasks, and Paused while Cluster API has paused the
-	// machine.
+	// conditions contains Ready, TasksSucceeded while there are tasks, and Paused while the machine is paused in
+	// Cluster API.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -31,9 +31,9 @@ import (
 type Backend interface {
 	// Kind is the kind that EtcdSnapshots and EtcdRestores use to refer to a cluster of this backend.
 	Kind() provisionv1.EtcdClusterKind
-	// Read reads a cluster. It is called before the objects that refer to the cluster are read. A cluster discards an
-	// outcome only after the object's status contains the outcome. This order ensures that an object that has ended is
-	// never mistaken for a new one.
+	// Read reads a cluster. It is called before the objects that refer to the cluster are read. A cluster keeps the
+	// outcome of an operation until the status of the corresponding object contains it. Reading the cluster first
+	// therefore ensures that a finished object is never mistaken for a new one.
 	Read(ctx context.Context, name types.NamespacedName) (Cluster, error)
 	// Wakes reports whether a change to an object triggers a reconcile of the cluster with the object's name, even if
 	// no snapshot or restore refers to the cluster. The object is never an EtcdSnapshot or EtcdRestore.
