@@ -372,7 +372,8 @@ func TestAHubsPublishedAddressSelectsTheSessionOrIsAdvised(t *testing.T) {
 	u := newUser(t, testkit.Kubeconfig(t, testkit.Context{Name: "admin", Namespace: workspace, Env: hub}))
 	const other = "https://other.example.com"
 	for _, args := range [][]string{{"use", "prod"}, {"exec", "prod", "--", "true"}, {"kubeconfig", "prod", "--merge"}} {
-		u.refuses(t, `sign in with "kubectl drover login `+url+` --ca FILE". "kubectl --context admin -n drover-system `+
+		u.refuses(t, `sign in with "kubectl drover login `+url+` --ca FILE". This address comes from context admin: use it `+
+			`only if that context leads to your hub. "kubectl --context admin -n drover-system `+
 			`get configmap drover-ca -o jsonpath='{.data.ca\.crt}'" prints the CA for FILE`, args...)
 	}
 	config := u.config(t)
@@ -399,6 +400,34 @@ func TestAHubsPublishedAddressSelectsTheSessionOrIsAdvised(t *testing.T) {
 	u.says(t, "1 of 1 Clusters: succeeded", "exec", "prod", "--", "true")
 	publish(t, hub, "https://hub-c.example.com")
 	u.refuses(t, "does not say which hub is meant", "exec", "prod", "--", "true")
+}
+
+func TestAPublishedAddressWithShellCharactersIsNotAdvised(t *testing.T) {
+	for server, want := range map[string]string{
+		"https://hub.example.com/":       "https://hub.example.com",
+		"https://Hub-1.example.com:8443": "https://hub-1.example.com:8443",
+		"https://[2001:DB8::1]:8443":     "https://[2001:db8::1]:8443",
+		"https://hub.example.com/path":   "",
+		"https://hub/$(touch${IFS}x)":    "",
+		"https://$(id).example.com":      "",
+		"https://hub;id":                 "",
+		"https://hub'":                   "",
+	} {
+		got := publishedIn(&corev1.ConfigMap{Data: map[string]string{"servers": server}})
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: got the addresses %q, want %q", server, got, want)
+		}
+	}
+	p := plainHub{context: "it's $(id)", published: []string{"https://hub"}}
+	err := p.unknownProxy(true)
+	for _, want := range []string{
+		`"kubectl drover use --hub=https://hub --ca FILE --context 'it'\''s $(id)'"`,
+		`"kubectl --context 'it'\''s $(id)' -n drover-system get configmap`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the advice is %q, want %s", err, want)
+		}
+	}
 }
 
 func TestWithoutAnyHubTheUserIsToldBothWays(t *testing.T) {
