@@ -68,21 +68,22 @@ func publishedAt(ctx context.Context, o *cli.Options, raw *clientcmdapi.Config, 
 	return published(ctx, h)
 }
 
-// origin returns the context from which the user selects a member, and its server, if that context certainly leads to
-// the API server of the session's hub. It returns "" if the kubeconfig already has a context for that hub.
-func (o *options) origin(ctx context.Context, session *login.Session) (name, server string) {
+// origin returns the context from which the user selects a member, if the context's API server publishes the address of
+// the session's hub. This does not prove that the context leads to the hub. origin returns "" if the kubeconfig already
+// has a context for that hub.
+func (o *options) origin(ctx context.Context, session *login.Session) string {
 	raw, err := o.Loading.GetStartingConfig()
 	if err != nil {
-		return "", ""
+		return ""
 	}
-	name = cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
+	name := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
 	if hub, err := cli.NamedHub(raw, session.Issuer); err == nil && cli.LeadsToHub(raw, hub) {
-		return "", ""
+		return ""
 	}
 	if !slices.Contains(publishedAt(ctx, o.Options, raw, name), session.Issuer) {
-		return "", ""
+		return ""
 	}
-	return name, cli.ServerOf(raw, name)
+	return name
 }
 
 // sessionOfContext returns the user's session with the hub whose API server the current context leads to. It uses the
