@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf16"
@@ -62,6 +63,18 @@ func Plain(text string) string {
 		}
 		return r
 	}, text)
+}
+
+// shellWord matches words that mean the same to a shell without quotes.
+var shellWord = regexp.MustCompile(`^[A-Za-z0-9_@:,./+-]+$`)
+
+// Quoted returns a word of a command that the user may copy into a shell. It applies Plain to the word.
+func Quoted(word string) string {
+	word = Plain(word)
+	if shellWord.MatchString(word) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // Say formats text. It applies Plain to each word, because some words are written by other users.

@@ -17,3 +17,18 @@ func TestVisibleEscapesUnprintableCharactersAsInJSON(t *testing.T) {
 		}
 	}
 }
+
+func TestAQuotedWordIsOneWordOfAShell(t *testing.T) {
+	for word, want := range map[string]string{
+		"kubernetes-admin@prod": "kubernetes-admin@prod",
+		"arn:aws:eks:eu/prod.1": "arn:aws:eks:eu/prod.1",
+		"":                      "''",
+		"a b":                   "'a b'",
+		"x;$(id)`id`\nid":       "'x;$(id)`id` id'",
+		"it's":                  `'it'\''s'`,
+	} {
+		if got := Quoted(word); got != want {
+			t.Errorf("%q: got %s, want %s", word, got, want)
+		}
+	}
+}

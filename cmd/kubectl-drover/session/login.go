@@ -60,8 +60,8 @@ tokens are stored in ~/.kube/cache/drover, readable only by you, and never in yo
 tokens from "kubectl drover get-token".
 
 There is one session per hub: if you sign in as another user, the session before is replaced. With
-the environment variable ` + cacheDir + `, as in kubectl, sessions are in another folder. A terminal
-with another value acts as another user, with the same kubeconfig.
+the environment variable ` + cacheDir + `, as in kubectl, sessions are in another folder. It must be an
+absolute path. A terminal with another value acts as another user, with the same kubeconfig.
 
 If the hub's API server accepts these tokens, your kubeconfig gets a context for the hub, which the
 other commands of this plugin use. The current context stays.`,
@@ -94,6 +94,9 @@ const cacheDir = "KUBECACHEDIR"
 func sessions() (login.Store, error) {
 	store := login.Store{Now: time.Now, Waiting: waiting}
 	if cache := os.Getenv(cacheDir); cache != "" {
+		if !filepath.IsAbs(cache) { // sessions in the working directory may come from another user
+			return login.Store{}, fmt.Errorf("%s is %q: it must be an absolute path", cacheDir, cache)
+		}
 		store.Dir = filepath.Join(cache, "drover")
 		return store, nil
 	}

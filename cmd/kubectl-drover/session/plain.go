@@ -100,21 +100,22 @@ func (p *plainHub) session(userAgent string) (*login.Session, error) {
 	return &login.Session{Issuer: p.url, CA: p.ca, Client: client, User: p.user, UserAgent: userAgent}, nil
 }
 
-// unknownProxy returns the error for a hub whose proxy has an unknown address. If the hub publishes the address, the
-// error contains the command to run. The address is not used without the user's consent, because the user's credentials
-// are sent there.
+// unknownProxy returns the error for a hub whose proxy has an unknown address. If the API server of the context
+// publishes the address, the error contains the command to run. The address is not used without the user's consent,
+// because the user's credentials are sent there.
 func (p *plainHub) unknownProxy(hasToken bool) error {
-	url, file := "https://HUB", "FILE is needed if this computer does not trust the hub's certificate: ask the hub's "+
-		"administrator for the CA"
+	url, context := "https://HUB", cli.Quoted(p.context)
+	file := "FILE is needed if this computer does not trust the hub's certificate: ask the hub's administrator for the CA"
 	if len(p.published) > 0 {
 		url = p.published[0]
-		file = fmt.Sprintf("\"kubectl --context %s -n %s get configmap %s -o jsonpath='{.data.ca\\.crt}'\" prints the CA "+
-			"for FILE", cli.Plain(p.context), managerNamespace, trust.AuthorityConfigMap)
+		file = fmt.Sprintf("This address comes from context %s: use it only if that context leads to your hub. "+
+			"\"kubectl --context %s -n %s get configmap %s -o jsonpath='{.data.ca\\.crt}'\" prints the CA for FILE",
+			cli.Plain(p.context), context, managerNamespace, trust.AuthorityConfigMap)
 	}
 	ways := fmt.Sprintf("sign in with \"kubectl drover login %s --ca FILE\"", url)
 	if hasToken {
 		ways += fmt.Sprintf(", or have the credentials of context %s sent there: \"kubectl drover use --hub=%s --ca FILE "+
-			"--context %s\"", cli.Plain(p.context), url, cli.Plain(p.context))
+			"--context %s\"", cli.Plain(p.context), url, context)
 	}
 	return fmt.Errorf("%w, and the address of the hub's proxy is not known from the kubeconfig: %s. %s",
 		login.ErrSignedOut, ways, file)

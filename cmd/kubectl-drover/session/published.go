@@ -6,6 +6,7 @@ package session
 import (
 	"cmp"
 	"context"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -22,9 +23,12 @@ import (
 // managerNamespace is the namespace of the manager, unless an administrator chose another one.
 const managerNamespace = "drover-system"
 
+// publishable matches the addresses that a manager publishes. They become part of commands that users copy into shells.
+var publishable = regexp.MustCompile(`^https://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]+)?$`)
+
 // published returns the addresses that the manager of a hub publishes in a ConfigMap. It returns none if the user may
 // not read the ConfigMap. Only the manager and administrators of the hub can write it, so that the addresses are as
-// trustworthy as the hub's API server.
+// trustworthy as the API server that returned them. That API server may belong to a member.
 func published(ctx context.Context, h *cli.Hub) []string {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
@@ -32,9 +36,14 @@ func published(ctx context.Context, h *cli.Hub) []string {
 	if h.Get(ctx, client.ObjectKey{Namespace: managerNamespace, Name: trust.AuthorityConfigMap}, found) != nil {
 		return nil
 	}
+	return publishedIn(found)
+}
+
+// publishedIn returns the addresses in the ConfigMap that have the form that a manager publishes.
+func publishedIn(found *corev1.ConfigMap) []string {
 	var all []string
 	for _, server := range strings.Fields(found.Data[protocol.KeyServers]) {
-		if url, err := login.ParseURL(server); err == nil {
+		if url, err := login.ParseURL(server); err == nil && publishable.MatchString(url) {
 			all = append(all, url)
 		}
 	}
@@ -59,21 +68,22 @@ func publishedAt(ctx context.Context, o *cli.Options, raw *clientcmdapi.Config, 
 	return published(ctx, h)
 }
 
-// origin returns the context from which the user selects a member, and its server, if that context certainly leads to
-// the API server of the session's hub. It returns "" if the kubeconfig already has a context for that hub.
-func (o *options) origin(ctx context.Context, session *login.Session) (name, server string) {
+// origin returns the context from which the user selects a member, if the context's API server publishes the address of
+// the session's hub. This does not prove that the context leads to the hub. origin returns "" if the kubeconfig already
+// has a context for that hub.
+func (o *options) origin(ctx context.Context, session *login.Session) string {
 	raw, err := o.Loading.GetStartingConfig()
 	if err != nil {
-		return "", ""
+		return ""
 	}
-	name = cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
+	name := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
 	if hub, err := cli.NamedHub(raw, session.Issuer); err == nil && cli.LeadsToHub(raw, hub) {
-		return "", ""
+		return ""
 	}
 	if !slices.Contains(publishedAt(ctx, o.Options, raw, name), session.Issuer) {
-		return "", ""
+		return ""
 	}
-	return name, cli.ServerOf(raw, name)
+	return name
 }
 
 // sessionOfContext returns the user's session with the hub whose API server the current context leads to. It uses the

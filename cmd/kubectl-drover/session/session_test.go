@@ -133,6 +133,16 @@ func TestTwoUsersKeepTheirSessionsWithTwoCacheFolders(t *testing.T) {
 	}
 }
 
+func TestSessionsAreNotReadFromTheWorkingDirectory(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	for _, folder := range []string{"cache", ".", "../cache", "~/cache"} {
+		t.Setenv(cacheDir, folder)
+		if store, err := sessions(); err == nil || !strings.Contains(err.Error(), "must be an absolute path") {
+			t.Errorf("with %s=%q the sessions are in %q (%v), want an error", cacheDir, folder, store.Dir, err)
+		}
+	}
+}
+
 func TestTheClustersThatArgumentsName(t *testing.T) {
 	list := reachable{Items: []reachableCluster{{Namespace: "a", Name: "prod"}, {Namespace: "b", Name: "prod"}, {Namespace: "b", Name: "test"}}}
 	for name, tt := range map[string]struct {

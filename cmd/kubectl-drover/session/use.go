@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -39,13 +40,13 @@ func NewUse(shared *cli.Options) *cobra.Command {
 		Long: `Make a Cluster, or the hub, the current context of kubectl. Your kubeconfig gets a context for it.
 CLUSTER is a name, or WORKSPACE/NAME. "-" returns to the context before.
 
-The contexts remember the hub: commands such as "kubectl drover agents" go on to reach it. If the
-kubeconfig has no context of the hub that is known, and the context before leads to the hub's API
-server, this context is remembered, too. This requires the right to read the hub's address there, in
-the ConfigMap drover-ca of the namespace drover-system.
+The contexts remember the hub: commands such as "kubectl drover agents" go on to reach it.
 
 "use --hub=URL --context CONTEXT" says that URL is the hub's address, and CONTEXT the context of its
-API server. From then on, the credentials of CONTEXT are also sent to URL.`,
+API server. From then on, the credentials of CONTEXT are also sent to URL. "use CLUSTER" prints this
+command if the kubeconfig has no context of the hub that is known, and the API server of the context
+before publishes the hub's address, in the ConfigMap drover-ca of the namespace drover-system. A
+member can publish it, too: run the command only if you know that the context leads to the hub.`,
 		Example: `  kubectl drover use prod-eu
   kubectl drover use -
   kubectl drover use --hub
@@ -109,9 +110,26 @@ func (o *options) useCluster(c *cobra.Command, cluster string) error {
 		if err != nil {
 			return err
 		}
+		origin := o.origin(c.Context(), session)
 		name, err := o.merge(c.Context(), session, chosen, true)
-		return switched(c, name, err)
+		if err := switched(c, name, err); err != nil || origin == "" {
+			return err
+		}
+		_, err = io.WriteString(c.ErrOrStderr(), adviceToRemember(origin, session))
+		return err
 	})
+}
+
+// adviceToRemember returns the command that makes a context the hub's context. The plugin does not do so by itself: a
+// member controls the addresses that its own API server publishes, and would become the hub for all commands.
+func adviceToRemember(context string, session *login.Session) string {
+	ca, file := "", ""
+	if len(session.CA) > 0 {
+		ca, file = " --ca FILE", " FILE contains the hub's CA, as for \"kubectl drover login\"."
+	}
+	return fmt.Sprintf("The API server of context %s publishes the address of this hub. If you know that this context "+
+		"leads to the hub and not to a member, commands for the hub can use it from now on: \"kubectl drover use "+
+		"--hub=%s%s --context %s\".%s\n", cli.Plain(context), cli.Quoted(session.Issuer), ca, cli.Quoted(context), file)
 }
 
 func switched(c *cobra.Command, name string, err error) error {
@@ -242,10 +260,6 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 	current bool) (string, error) {
 	last := len(clusters) - 1
 	ownAddress := current && last >= 0 && clusters[last].answers(ctx, directToken(session, clusters[last]))
-	origin, server := "", ""
-	if current && last >= 0 {
-		origin, server = o.origin(ctx, session)
-	}
 	config, err := o.Loading.GetStartingConfig() // read again, to preserve other programs' changes
 	if err != nil {
 		return "", fmt.Errorf("read kubeconfig: %w", err)
@@ -253,11 +267,6 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 	hub, before := "", config.CurrentContext
 	if len(clusters) > 0 {
 		if hub, err = rememberHub(config, session, current); err != nil {
-			return "", err
-		}
-	}
-	if hub == "" && origin != "" && cli.ServerOf(config, origin) == server {
-		if hub, err = origin, markHub(config, origin, session); err != nil {
 			return "", err
 		}
 	}

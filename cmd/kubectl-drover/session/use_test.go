@@ -331,34 +331,48 @@ func (u user) signIn(t *testing.T, url, caFile, token string) {
 	}
 }
 
-func TestUseRemembersTheContextOfTheHubThatItCameFrom(t *testing.T) {
-	hub := testkit.Start(t)
-	workspace := hub.Workspace(t)
+func TestUseAdvisesButDoesNotRememberTheContextThatPublishesTheHub(t *testing.T) {
+	server := testkit.Start(t)
+	workspace := server.Workspace(t)
 	url, ca := newProxy(t, workspace, "of-alice")
+	command := `"kubectl drover use --hub=` + url + ` --ca FILE --context admin"`
 	for name, tt := range map[string]struct {
-		servers    []string
-		remembered bool
+		servers []string
+		advised bool
 	}{
-		"the hub publishes the session's address":    {[]string{"https://10.0.0.1", url + "/"}, true},
+		"the hub, or a member that imitates it":      {[]string{"https://10.0.0.1", url + "/"}, true},
 		"another hub publishes its own address":      {[]string{"https://hub-b.example.com"}, false},
 		"a hub's address that only begins the same":  {[]string{url + "1"}, false},
 		"a hub that publishes no address, or no hub": {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			publish(t, hub, tt.servers...)
-			u := newUser(t, testkit.Kubeconfig(t, testkit.Context{Name: "admin", Namespace: workspace, Env: hub}))
+			publish(t, server, tt.servers...)
+			u := newUser(t, testkit.Kubeconfig(t, testkit.Context{Name: "admin", Namespace: workspace, Env: server}))
 			u.signIn(t, url, ca, "of-alice")
-			u.says(t, "Switched", "use", "prod")
-			config := u.config(t)
-			if mark := cli.MarkOf(config, "admin"); (mark.URL == url && !mark.Selected.IsZero()) != tt.remembered {
-				t.Errorf("the context has the mark %+v, want it remembered: %v", mark, tt.remembered)
+			if out := u.says(t, "Switched", "use", "prod"); strings.Contains(out, command) != tt.advised {
+				t.Errorf("use prints %q, want advice: %v", out, tt.advised)
 			}
-			got, guessed, err := (&cli.Options{}).FindHub(config)
-			switch {
-			case tt.remembered && (got != "admin" || guessed || err != nil):
-				t.Errorf("from the member, the hub is %q (guessed %v, %v), want admin", got, guessed, err)
-			case !tt.remembered && (err == nil || !strings.Contains(err.Error(), "--hub="+url+" --ca FILE --context CONTEXT")):
+			config := u.config(t)
+			if mark := cli.MarkOf(config, "admin"); mark.URL != "" || !mark.Selected.IsZero() {
+				t.Errorf("the context has the mark %+v, want it not remembered as the hub", mark)
+			}
+			if mark := cli.MarkOf(config, config.CurrentContext); mark.Hub != "" {
+				t.Errorf("the member's context has the hub %q, want none", mark.Hub)
+			}
+			got, _, err := (&cli.Options{}).FindHub(config)
+			if err == nil || !strings.Contains(err.Error(), "--hub="+url+" --ca FILE --context CONTEXT") {
 				t.Errorf("from the member, the hub is %q (%v), want the command that remembers it", got, err)
+			}
+			if !tt.advised {
+				return
+			}
+			u.says(t, "Switched", "use", "--hub="+url, "--ca", ca, "--context", "admin")
+			u.says(t, "Switched", "use", "-")
+			if got, guessed, err := (&cli.Options{}).FindHub(u.config(t)); got != "admin" || guessed || err != nil {
+				t.Errorf("after the command, the hub is %q (guessed %v, %v), want admin", got, guessed, err)
+			}
+			if out := u.says(t, "Switched", "use", "prod", "--context", "admin"); strings.Contains(out, command) {
+				t.Errorf("use prints %q, want no advice for a hub that is known", out)
 			}
 		})
 	}
@@ -372,7 +386,8 @@ func TestAHubsPublishedAddressSelectsTheSessionOrIsAdvised(t *testing.T) {
 	u := newUser(t, testkit.Kubeconfig(t, testkit.Context{Name: "admin", Namespace: workspace, Env: hub}))
 	const other = "https://other.example.com"
 	for _, args := range [][]string{{"use", "prod"}, {"exec", "prod", "--", "true"}, {"kubeconfig", "prod", "--merge"}} {
-		u.refuses(t, `sign in with "kubectl drover login `+url+` --ca FILE". "kubectl --context admin -n drover-system `+
+		u.refuses(t, `sign in with "kubectl drover login `+url+` --ca FILE". This address comes from context admin: use it `+
+			`only if that context leads to your hub. "kubectl --context admin -n drover-system `+
 			`get configmap drover-ca -o jsonpath='{.data.ca\.crt}'" prints the CA for FILE`, args...)
 	}
 	config := u.config(t)
@@ -399,6 +414,34 @@ func TestAHubsPublishedAddressSelectsTheSessionOrIsAdvised(t *testing.T) {
 	u.says(t, "1 of 1 Clusters: succeeded", "exec", "prod", "--", "true")
 	publish(t, hub, "https://hub-c.example.com")
 	u.refuses(t, "does not say which hub is meant", "exec", "prod", "--", "true")
+}
+
+func TestAPublishedAddressWithShellCharactersIsNotAdvised(t *testing.T) {
+	for server, want := range map[string]string{
+		"https://hub.example.com/":       "https://hub.example.com",
+		"https://Hub-1.example.com:8443": "https://hub-1.example.com:8443",
+		"https://[2001:DB8::1]:8443":     "https://[2001:db8::1]:8443",
+		"https://hub.example.com/path":   "",
+		"https://hub/$(touch${IFS}x)":    "",
+		"https://$(id).example.com":      "",
+		"https://hub;id":                 "",
+		"https://hub'":                   "",
+	} {
+		got := publishedIn(&corev1.ConfigMap{Data: map[string]string{"servers": server}})
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: got the addresses %q, want %q", server, got, want)
+		}
+	}
+	p := plainHub{context: "it's $(id)", published: []string{"https://hub"}}
+	err := p.unknownProxy(true)
+	for _, want := range []string{
+		`"kubectl drover use --hub=https://hub --ca FILE --context 'it'\''s $(id)'"`,
+		`"kubectl --context 'it'\''s $(id)' -n drover-system get configmap`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the advice is %q, want %s", err, want)
+		}
+	}
 }
 
 func TestWithoutAnyHubTheUserIsToldBothWays(t *testing.T) {

@@ -134,17 +134,50 @@ func (s Store) file(issuer string) string {
 
 // Load returns the session for an issuer, or an error that matches ErrSignedOut.
 func (s Store) Load(issuer string) (*Session, error) {
-	session, err := read(s.file(issuer))
+	signedOut := fmt.Errorf("%w at %s", ErrSignedOut, issuer)
+	dir, err := s.open(closed)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, signedOut
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	session, err := read(dir, filepath.Base(s.file(issuer)))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && session.Issuer != issuer {
-		return nil, fmt.Errorf("%w at %s", ErrSignedOut, issuer)
+		return nil, signedOut
 	}
 	return session, err
 }
 
+// The permissions that users other than the owner must not have on the directory of the sessions.
+const (
+	closed    fs.FileMode = 0o077
+	unwritten fs.FileMode = 0o022
+)
+
+// open opens the directory of the sessions. It returns an error if the directory belongs to another user of this
+// computer, or if other users have any of the forbidden permissions. Such users could read tokens, or add a session
+// with tokens and a CA of their own.
+func (s Store) open(forbidden fs.FileMode) (*os.Root, error) {
+	dir, err := os.OpenRoot(s.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the directory of the sessions: %w", err)
+	}
+	info, err := dir.Stat(".")
+	if err == nil {
+		err = onlyOwner(info, s.Dir, forbidden)
+	}
+	if err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return dir, nil
+}
+
 // read reads a session from a file. If the file is damaged, it returns an empty session, so that the user has to sign
 // in again.
-func read(file string) (*Session, error) {
-	info, err := os.Stat(file)
+func read(dir *os.Root, file string) (*Session, error) {
+	info, err := dir.Stat(file)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +185,7 @@ func read(file string) (*Session, error) {
 	if info.Size() > maxSession {
 		return session, nil
 	}
-	raw, err := os.ReadFile(file)
+	raw, err := dir.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
@@ -164,8 +197,16 @@ func read(file string) (*Session, error) {
 
 // List returns all sessions.
 func (s Store) List() ([]*Session, error) {
-	files, err := os.ReadDir(s.Dir) // filepath.Glob would treat characters in the directory's path as a pattern
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	dir, err := s.open(closed)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list sessions: %w", err)
+	}
+	defer func() { _ = dir.Close() }()
+	files, err := fs.ReadDir(dir.FS(), ".") // filepath.Glob would treat characters in the directory's path as a pattern
+	if err != nil {
 		return nil, fmt.Errorf("list sessions: %w", err)
 	}
 	var sessions []*Session
@@ -173,7 +214,7 @@ func (s Store) List() ([]*Session, error) {
 		if filepath.Ext(file.Name()) != ".json" {
 			continue
 		}
-		switch session, err := read(filepath.Join(s.Dir, file.Name())); {
+		switch session, err := read(dir, file.Name()); {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			return nil, err
@@ -214,7 +255,7 @@ func (s Store) Change(ctx context.Context, issuer string, change func(*Session) 
 		return fmt.Errorf("make the directory for sessions: %w", err)
 	}
 	if err := s.close(); err != nil {
-		return fmt.Errorf("keep sessions from other users of this computer: %w", err)
+		return fmt.Errorf("protect the sessions: %w", err)
 	}
 	lock := flock.New(s.file(issuer)+".lock", flock.SetPermissions(0o600))
 	notice := time.AfterFunc(lockNotice, func() {
@@ -244,9 +285,10 @@ func (s Store) Change(ctx context.Context, issuer string, change func(*Session) 
 	return s.write(after)
 }
 
-// close makes an existing directory accessible only to the directory's owner.
+// close makes an existing directory accessible only to the directory's owner. It returns an error if other users could
+// write to the directory until now, because its sessions may be theirs.
 func (s Store) close() error {
-	dir, err := os.OpenRoot(s.Dir)
+	dir, err := s.open(unwritten)
 	if err != nil {
 		return err
 	}

@@ -165,6 +165,52 @@ func TestASessionIsForItsOwnerOnly(t *testing.T) {
 	}
 }
 
+func TestSessionsThatOtherUsersCanAccessAreNotRead(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has no modes")
+	}
+	const hub = "https://hub"
+	refused := func(err error) bool {
+		return err != nil && !errors.Is(err, ErrSignedOut) && strings.Contains(err.Error(), "of this computer")
+	}
+	change := func(s Store) error {
+		return s.Change(t.Context(), hub, func(before *Session) (*Session, error) { return before, nil })
+	}
+	for mode, repaired := range map[fs.FileMode]bool{0o755: true, 0o701: true, 0o740: true, 0o770: false, 0o702: false} {
+		s := newStore(t)
+		s.put(t, &Session{Issuer: hub, Token: "secret"})
+		if err := os.Chmod(s.Dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Load(hub); !refused(err) {
+			t.Errorf("mode %v: a session was read (%v), want it refused", mode, err)
+		}
+		if all, err := s.List(); !refused(err) {
+			t.Errorf("mode %v: %d sessions were listed (%v), want them refused", mode, len(all), err)
+		}
+		if err := change(s); refused(err) == repaired {
+			t.Errorf("mode %v: a change of the session has the error %v, want it refused: %v", mode, err, !repaired)
+		}
+		if _, err := s.Load(hub); refused(err) == repaired {
+			t.Errorf("mode %v: after the change, the error is %v, want it refused: %v", mode, err, !repaired)
+		}
+	}
+	s := newStore(t)
+	s.put(t, &Session{Issuer: hub, Token: "secret"})
+	if os.Geteuid() != 0 {
+		s.Dir = "/" // belongs to root
+	} else if err := os.Chown(s.Dir, 1, -1); err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{"Load": errorOf(s.Load(hub)), "List": errorOf(s.List()), "Change": change(s)} {
+		if !refused(err) || !strings.Contains(err.Error(), "belongs to another user") {
+			t.Errorf("%s: a directory of another user has the error %v, want it refused", what, err)
+		}
+	}
+}
+
+func errorOf[T any](_ T, err error) error { return err }
+
 func TestStoreKeepsSessionsUntilTheyAreRemoved(t *testing.T) {
 	s := newStore(t)
 	if _, err := s.Load("https://hub"); !errors.Is(err, ErrSignedOut) {
