@@ -194,6 +194,8 @@ func TestResponseToTheCaller(t *testing.T) {
 			w.Header().Add("NEL", `{"report_to":"evil","max_age":31536000,"success_fraction":1}`)
 			w.Header().Add("Report-To", `{"group":"evil","max_age":31536000,"endpoints":[{"url":"https://evil.example"}]}`)
 			w.Header().Add("Reporting-Endpoints", `evil="https://evil.example"`)
+			w.Header().Add("Service-Worker-Allowed", "/")
+			w.Header().Add("Set-Login", "logged-in")
 			w.WriteHeader(http.StatusTeapot)
 			_, _ = io.WriteString(w, "k8s\x00")
 		})
