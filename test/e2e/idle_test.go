@@ -6,12 +6,12 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"strconv"
 	"testing"
 	"time"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -28,19 +28,7 @@ func testIdle(t *testing.T, s *system, cluster types.NamespacedName) {
 	s.await(t, cluster, time.Minute, func(c *v1.Cluster) bool { // the last that a Cluster's status tells of a member that has joined
 		return meta.IsStatusConditionTrue(c.Status.Conditions, v1.ConditionGuardsApplied)
 	})
-	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // the controller manager checks their types when it has time
-		policies := &admissionregistrationv1.ValidatingAdmissionPolicyList{}
-		if err := s.hub.Client.List(ctx, policies); err != nil {
-			return err
-		}
-		for i := range policies.Items {
-			if p := &policies.Items[i]; p.Status.ObservedGeneration != p.Generation {
-				return fmt.Errorf("the status of policy %s is of generation %d, want %d", p.Name, p.Status.ObservedGeneration, p.Generation)
-			}
-		}
-		return nil
-	})
-	statuses, before := s.statuses(t), writes(t, s.hub.Plane)
+	statuses, before := s.statuses(t), writesOfStart(t, s.hub.Plane)
 	if len(before) == 0 {
 		t.Fatal("the API server counts no writes at all")
 	}
@@ -60,6 +48,24 @@ func (s *system) statuses(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// writesOfStart waits until all writes of the start have been made, and counts them. The manager installs its role
+// templates when it starts, and sends events later. The wait ends when nothing has been written for some seconds.
+func writesOfStart(t *testing.T, plane *framework.Plane) map[string]int {
+	t.Helper()
+	const quiet = 3 * time.Second
+	counts, since := writes(t, plane), time.Now()
+	testkit.Eventually(t, time.Minute, func(context.Context) error {
+		if now := writes(t, plane); !maps.Equal(now, counts) {
+			counts, since = now, time.Now()
+		}
+		if passed := time.Since(since); passed < quiet {
+			return fmt.Errorf("got no writes for %s, want none for %s", passed.Round(time.Millisecond), quiet)
+		}
+		return nil
+	})
+	return counts
 }
 
 // writes counts the writing requests that an API server has served by verb and resource. Leases do not count: the

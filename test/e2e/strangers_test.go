@@ -36,7 +36,7 @@ func TestLong_StrangersLeaveNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	ways := strangersWays(t, v)
-	before, small := writes(t, s.hub.Plane), resident(t, s)
+	before, small := writesOfStart(t, s.hub.Plane), resident(t, s)
 	began := time.Now()
 	answers := visit(t, v, ways)
 	took := time.Since(began)
