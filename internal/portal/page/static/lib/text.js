@@ -39,6 +39,19 @@ export function parse(json) {
   return json.length > many || hidden.test(json) || (json.includes("\\u") && escaped.test(json)) ? deep(value) : value;
 }
 
+/**
+ * Returns a command for a shell, in which each value is one word: command`kubectl drover use ${key}`. Control characters
+ * are removed, and what a shell would interpret is quoted. The command is empty if a value is empty or begins with a dash,
+ * because a program would read it as an option.
+ * @param {TemplateStringsArray} parts @param {...string} values
+ */
+export function command(parts, ...values) {
+  const words = values.map((value) => value.replace(/[\t\n]/g, "").replace(hidden, ""));
+  if (words.some((word) => word === "" || word.startsWith("-"))) return "";
+  const quoted = words.map((word) => (/^(?!=)[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`));
+  return String.raw({ raw: parts }, ...quoted);
+}
+
 /** Returns the beginning of a text. @param {string | undefined} text */
 export const short = (text, limit = 300) => (text && text.length > limit ? text.slice(0, limit) + "…" : text ?? "");
 

@@ -54,8 +54,8 @@ export const Copy = ({ text, what = "Text" }) => {
 /** A value that people copy. @param {{ text: string, what?: string }} props */
 export const CopyField = ({ text, what }) => html`<span class="copy-field"><code>${clean(text, 2000)}</code><${Copy} text=${text} what=${what} /></span>`;
 
-/** A command for a terminal. @param {{ text: string, what?: string }} props */
-export const Command = ({ text, what = "Command" }) => html`<div class="command"><pre tabindex="0" aria-label=${what}>${clean(text, 8000)}</pre><${Copy} text=${text} what=${what} /></div>`;
+/** A command for a terminal. Build it with command(), which quotes its values. @param {{ text: string, what?: string }} props */
+export const Command = ({ text, what = "Command" }) => (!text ? html`<p class="soft">There is no safe command for these values.</p>` : html`<div class="command"><pre tabindex="0" aria-label=${what}>${clean(text, 8000)}</pre><${Copy} text=${text} what=${what} /></div>`);
 
 /** The last lines of a log. @param {{ text: string, label: string }} props */
 export const Log = ({ text, label }) => html`<pre class="log" tabindex="0" aria-label=${label}>${clean(text, 8000)}</pre>`;

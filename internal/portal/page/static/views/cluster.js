@@ -6,7 +6,7 @@
 
 import { expires } from "../lib/certificate.js";
 import { html, useState } from "../lib/html.js";
-import { count, short } from "../lib/text.js";
+import { command, count, short } from "../lib/text.js";
 import { Time } from "../lib/time.js";
 import { drover, merge, remove } from "../core/api.js";
 import { download, kubeconfig } from "../core/kubeconfig.js";
@@ -35,9 +35,9 @@ export function ClusterView({ params: { workspace, name, tab = "summary" } }) {
   const known = cluster && !cluster.partial;
   const mayDelete = known && mayRemove(workspace, name);
   const mayEdit = known && mayLabel(workspace, name);
-  const use = `kubectl drover use ${key} --hub ${location.origin}`;
-  useCommands([{ id: "copy-use", title: `Copy the kubectl command for ${name}`, icon: "terminal", run: () => copy(use, "Command") },
-    ...(mayEdit ? [{ id: "labels", title: `Edit the labels of ${name}`, icon: "tag", run: () => editLabels([key]) }] : [])], [key, mayEdit]);
+  const use = () => copy(command`kubectl drover use ${key} --hub ${location.origin}`, "Command");
+  useCommands([...(cluster ? [{ id: "copy-use", title: `Copy the kubectl command for ${name}`, icon: "terminal", run: use }] : []),
+    ...(mayEdit ? [{ id: "labels", title: `Edit the labels of ${name}`, icon: "tag", run: () => editLabels([key]) }] : [])], [key, Boolean(cluster), mayEdit]);
   if (!cluster) return html`<div class="view"><${Heading} title=${key} above=${crumbs} />
     ${loaded.value ? html`<${Empty} icon="clusters" title="This Cluster is gone, or you can no longer reach or watch it"><a href=${href(["clusters"])}>All clusters</a></${Empty}>` : html`<${Loading} />`}</div>`;
   const row = clusterRow(cluster);
@@ -188,7 +188,7 @@ function Connect({ cluster }) {
     download(kubeconfig(location.origin, namespace, name), `${namespace}-${name}.kubeconfig.yaml`);
     toast("The kubeconfig is saved.");
   };
-  return html`<${Card} title="kubectl"><p>With the plugin of kubectl, which signs you in and renews the token:</p><${Command} text=${`kubectl drover use ${namespace}/${name} --hub ${location.origin}`} /></${Card}>
+  return html`<${Card} title="kubectl"><p>With the plugin of kubectl, which signs you in and renews the token:</p><${Command} text=${command`kubectl drover use ${keyOf(cluster)} --hub ${location.origin}`} /></${Card}>
     <${Card} title="As a kubeconfig"><p>For k9s, Lens, Headlamp and others. It contains no credentials: the plugin kubectl-drover gets tokens. If the certificate of this hub is from a private CA, add <code>certificate-authority</code>, or use the command above.</p>
       <p><button type="button" onClick=${save}><${Icon} name="download" />Download the kubeconfig</button></p></${Card}>
     <${Card} title="Address"><p>The address of the cluster’s API, for other clients:</p><${Command} text=${`${location.origin}/k8s/clusters/${namespace}/${name}`} what="Address" /></${Card}>`;

@@ -5,7 +5,7 @@
 // The dialog that creates a Cluster, shows how to install its agent, and follows it until it is ready.
 
 import { html, useEffect, useState } from "../lib/html.js";
-import { short } from "../lib/text.js";
+import { command, short } from "../lib/text.js";
 import { create, drover, registration, remove } from "../core/api.js";
 import { may } from "../core/rights.js";
 import { href } from "../core/router.js";
@@ -99,7 +99,7 @@ function JoinCommand({ made, registered }) {
     return () => { left = true; clearTimeout(timer); };
   }, [namespace, name, registered, tries]);
   if (error) return html`<p>The Cluster is created. Its agent’s manifest contains a token, and you may not read its Secret.</p><${Problem} error=${error} />
-    <p>Ask an administrator of the workspace to run:</p><${Command} text=${`kubectl drover import ${name} --workspace ${namespace} --to-context CONTEXT`} />`;
+    <p>Ask an administrator of the workspace to run:</p><${Command} text=${command`kubectl drover import ${name} --workspace ${namespace} --to-context CONTEXT`} />`;
   if (!secret) return html`<${Loading} label="The hub is creating the command" rows=${2} />`;
   const found = foreign(secret, name, uid);
   if (found) return html`<${Problem} error=${`The Cluster is created. The Secret ${name}-registration was not created by the hub: ${found}. Another user may have created it, so its command is not shown. Delete the Secret, and the hub makes its own.`} />`;

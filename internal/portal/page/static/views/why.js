@@ -6,6 +6,7 @@
 // RoleTemplates that the user may watch, like kubectl drover why.
 
 import { html, useState } from "../lib/html.js";
+import { command } from "../lib/text.js";
 import { Time } from "../lib/time.js";
 import { explain } from "../core/access.js";
 import { create, review } from "../core/api.js";
@@ -31,7 +32,7 @@ async function decide({ member, who, group }, attributes) {
 }
 
 export function Why() {
-  const [form, setForm] = useState(/** @type {Question} */ ({ member: param("cluster"), who: param("who"), group: "", verb: param("verb") || "get", resource: param("resource"), namespace: param("namespace") }));
+  const [form, setForm] = useState(/** @type {Question} */ ({ member: param("cluster"), who: param("who"), group: "", verb: verbs.includes(param("verb")) ? param("verb") : "get", resource: param("resource"), namespace: param("namespace") }));
   const [state, setState] = useState(/** @type {any} */ ({}));
   const set = (/** @type {string} */ key) => (/** @type {any} */ e) => { const { value } = e.target; setForm((was) => ({ ...was, [key]: value })); };
   const ask = async (/** @type {Event} */ event) => {
@@ -73,8 +74,10 @@ function Explanation({ q, action }) {
   const cluster = object("clusters", q.member);
   const who = q.who || me.value.username;
   const groups = q.who ? q.group.split(",").map((g) => g.trim()) : me.value.groups ?? [];
-  const command = `kubectl drover why ${who} ${action.verb} ${action.resource}${action.group ? "." + action.group : ""} --cluster ${q.member}${action.namespace ? " -n " + action.namespace : ""}`;
-  if (!cluster || cluster.partial || objects("roletemplates").size === 0) return html`<${Card} title="Explanation"><p class="soft">You may not watch this Cluster and its bindings, so the page cannot explain the answer. An administrator can, with this command:</p><${Command} text=${command} /></${Card}>`;
+  const resource = action.resource + (action.group ? "." + action.group : "");
+  const text = action.namespace ? command`kubectl drover why ${who} ${action.verb} ${resource} --cluster ${q.member} -n ${action.namespace}`
+    : command`kubectl drover why ${who} ${action.verb} ${resource} --cluster ${q.member}`;
+  if (!cluster || cluster.partial || objects("roletemplates").size === 0) return html`<${Card} title="Explanation"><p class="soft">You may not watch this Cluster and its bindings, so the page cannot explain the answer. An administrator can, with this command:</p><${Command} text=${text} /></${Card}>`;
   const about = (/** @type {{ kind: string, name: string }} */ s) => (s.kind === "Group" ? groups.includes(s.name) : s.name === who);
   const { chains, missing } = explain(cluster, action, about);
   const others = explain(cluster, action, (s) => !about(s)).chains;
@@ -86,7 +89,7 @@ function Explanation({ q, action }) {
       ${chains.length + missing.length === 0 && html`<li><${Mark} name="broken" /><div><p>No binding in the workspace names ${q.who ? "this user" : "you"} or a group.</p></div></li>`}</ul>
       <p class="soft">The cluster’s own roles and bindings may allow more.</p></${Card}>
     <${Card} title="Who else may do it">${others.length > 0 ? html`<ul class="tree" aria-label="Who else">${others.slice(0, 30).map((g) => html`<li><${Mark} name=${g.external ? "waiting" : "working"} /><div><p>${line(g)}</p></div></li>`)}</ul>` : html`<p class="soft">No binding that you may watch grants it to anyone else.</p>`}
-      <p class="soft">With the objects in the cluster, in a terminal:</p><${Command} text=${command} /></${Card}>`;
+      <p class="soft">With the objects in the cluster, in a terminal:</p><${Command} text=${text} /></${Card}>`;
 }
 
 const ruleText = (/** @type {any} */ rule) => `${(rule.verbs ?? []).join(", ")} ${(rule.resources ?? []).slice(0, 20).join(", ")}${rule.apiGroups?.some(Boolean) ? ` of ${rule.apiGroups.map((/** @type {string} */ g) => g || "core").join(", ")}` : ""}`;
