@@ -4,8 +4,23 @@
 package page
 
 import (
+	"fmt"
+	"strings"
 	"testing"
+
+	"github.com/drover-dev/drover/test/chromium"
 )
+
+// reviews returns how often the page has asked what the user may do at the hub.
+func reviews(p *chromium.Page) int {
+	n := 0
+	for _, request := range p.Requests() {
+		if strings.HasSuffix(request, "/k8s/local/apis/authorization.k8s.io/v1/selfsubjectaccessreviews") {
+			n++
+		}
+	}
+	return n
+}
 
 // TestLinksCannotInjectIntoCommands follows links of an attacker, who wants the user to copy a command to a shell.
 func TestLinksCannotInjectIntoCommands(t *testing.T) {
@@ -33,4 +48,30 @@ func TestLinksCannotInjectIntoCommands(t *testing.T) {
 	sees(t, p, "heading: c0001")
 	press(p, "k", true)
 	sees(t, p, "option: Copy the kubectl command for c0001")
+}
+
+// TestManyBindingsDoNotFloodTheHub shows a Project with more bindings than the page keeps answers.
+func TestManyBindingsDoNotFloodTheHub(t *testing.T) {
+	f, p := withAccess(t)
+	for i := range 600 {
+		f.send(grant("projectroletemplatebindings", fmt.Sprintf("b%03d", i), fmt.Sprintf("github:u%03d", i), "viewer",
+			map[string]any{"projectName": "shop"}))
+	}
+	before := reviews(p)
+	at(p, "#/projects/team/shop/members")
+	sees(t, p, "link: github:u000", "button: Revoke viewer of github:u000", "StaticText: And 401 more.")
+	eventually(t, p, `document.querySelectorAll("main tbody tr").length`, 200)
+	if asked := reviews(p) - before; asked > 20 {
+		t.Errorf("the page sent %d reviews for 601 bindings, want one for their namespace", asked)
+	}
+	const questions = `import("/ui/core/rights.js").then(({ may }) => {
+		const ask = () => Array.from({ length: 600 }, (_, i) => may({ verb: "get", resource: "clusters", name: "n" + i }));
+		ask();
+		return ask().filter((answer) => answer === true).length >= 100;
+	})`
+	eventually(t, p, questions, true)
+	p.Evaluate(painted, nil)
+	if asked := reviews(p) - before; asked > 500 {
+		t.Errorf("the page sent %d reviews, want at most 500 in a minute", asked)
+	}
 }

@@ -9,8 +9,8 @@ import { review } from "./api.js";
 
 /** @typedef {import("./api.js").Attributes} Attributes */
 
-const fresh = 60_000;
-const most = 500;
+const fresh = 60_000; // milliseconds for which an answer is kept
+const most = 500; // answers that are kept
 
 /** @type {Map<string, { at: number, answer: import("../third_party/signals.js").Signal<boolean | undefined> }>} */
 const known = new Map();
@@ -18,10 +18,17 @@ const known = new Map();
 /** Forgets all answers, for example after the user's rights have changed. */
 export const forget = () => known.clear();
 
+// Forgets old answers, and returns whether there were any.
+function makeRoom() {
+  for (const [key, { at }] of known) if (at < Date.now() - fresh) known.delete(key);
+  return known.size < most;
+}
+
 /**
  * Returns whether the user may do something: true, false, or undefined until it is known. Components that call it
  * render again when the answer arrives. An error counts as true: the API server decides in any case, and its refusal
- * says more than a missing button.
+ * says more than a missing button. So does a question beyond the limit, which is not asked: if it replaced an answer that
+ * is shown, the page would ask both again and again. A list of objects asks once for their namespace.
  * @param {Attributes} attributes @param {string} [member]
  * @returns {boolean | undefined}
  */
@@ -30,7 +37,7 @@ export function may(attributes, member = "") {
   const key = member + " " + JSON.stringify(Object.entries(full).sort());
   let entry = known.get(key);
   if (!entry || entry.at < Date.now() - fresh) {
-    if (known.size >= most) known.clear();
+    if (!entry && known.size >= most && !makeRoom()) return true;
     const answer = entry?.answer ?? signal(/** @type {boolean | undefined} */ (undefined));
     entry = { at: Date.now(), answer };
     known.set(key, entry);

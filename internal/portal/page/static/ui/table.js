@@ -6,6 +6,7 @@
 
 import { Pure, classes, html, signal, useCallback, useEffect, useMemo, useRef } from "../lib/html.js";
 import { density, list as stored, store } from "../lib/prefs.js";
+import { digits } from "../lib/text.js";
 import { go } from "../core/router.js";
 import { Icon } from "./icons.js";
 import { Empty, Menu } from "./parts.js";
@@ -151,10 +152,12 @@ function Head({ column, sort, onSort }) {
     : column.title}</th>`;
 }
 
+const longest = 200; // rows of a short table
+
 /**
- * A short table without scrolling, sorting or links, for parts of a view.
+ * A short table without scrolling, sorting or links, for parts of a view. It shows the first 200 rows.
  * @param {{ label: string, head: string[], rows: any[][], shown?: boolean }} props
  */
 export const Rows = ({ label, head, rows }) => html`<div class="rows-scroll"><table class="rows"><caption class="hidden">${label}</caption>
   <thead><tr>${head.map((cell) => html`<th scope="col">${cell}</th>`)}</tr></thead>
-  <tbody>${rows.map((row) => html`<tr>${row.map((cell, i) => html`<td data-head=${head[i]}>${cell}</td>`)}</tr>`)}</tbody></table></div>`;
+  <tbody>${rows.slice(0, longest).map((row) => html`<tr>${row.map((cell, i) => html`<td data-head=${head[i]}>${cell}</td>`)}</tr>`)}</tbody></table>${rows.length > longest && html`<p class="soft">And ${digits(rows.length - longest)} more.</p>`}</div>`;

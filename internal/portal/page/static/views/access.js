@@ -146,8 +146,8 @@ export function RoleView({ params: { name } }) {
     ${problem && html`<${Note} name="broken">${problem} It grants nothing.</${Note}>`}
     ${spec.locked && html`<${Note}>This role is locked: it cannot be granted to more people.</${Note}>`}
     <${Card} title="What it allows">${external ? html`<p>As much as the ClusterRole <code>${external}</code> of each cluster.</p>` : rules.length === 0 ? html`<p class="soft">Nothing.</p>`
-      : html`<${Rows} label="Rules" head=${["May", "Resources", "API group", "From"]} rows=${rules.slice(0, 200).map(({ rule, path }) => [html`<b>${listed(rule.verbs)}</b>`,
+      : html`<${Rows} label="Rules" head=${["May", "Resources", "API group", "From"]} rows=${rules.map(({ rule, path }) => [html`<b>${listed(rule.verbs)}</b>`,
         html`${listed(rule.resources ?? rule.nonResourceURLs)}${rule.resourceNames && html` <span class="soft">only ${listed(rule.resourceNames)}</span>`}`,
         rule.nonResourceURLs ? html`<span class="soft">paths</span>` : (rule.apiGroups ?? []).map((g) => (g === "*" ? "all" : g || "core")).join(", "), path.length > 1 ? html`<span class="soft">${path.slice(1).join(" → ")}</span>` : html`<span class="soft">itself</span>`])} />`}</${Card}>
-    <${Card} title=${`Granted to: ${uses.length}`}>${uses.length > 0 ? html`<${Rows} label="Bindings with this role" head=${["Who", "Where", "Workspace", "Ends"]} rows=${uses.slice(0, 200).map((r) => [html`<a href=${toBinding(r.binding)}>${r.who}</a>`, r.where, r.workspace, html`<${Until} binding=${r.binding} />`])} />` : html`<p class="soft">No binding that you may watch has this role.</p>`}</${Card}></div>`;
+    <${Card} title=${`Granted to: ${uses.length}`}>${uses.length > 0 ? html`<${Rows} label="Bindings with this role" head=${["Who", "Where", "Workspace", "Ends"]} rows=${uses.map((r) => [html`<a href=${toBinding(r.binding)}>${r.who}</a>`, r.where, r.workspace, html`<${Until} binding=${r.binding} />`])} />` : html`<p class="soft">No binding that you may watch has this role.</p>`}</${Card}></div>`;
 }

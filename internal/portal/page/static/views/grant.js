@@ -58,7 +58,9 @@ function Grant({ known, close }) {
     return () => { left = true; };
   }, [form]);
   const context = where === "project" ? "Project" : "Cluster";
-  const roles = [...objects("roletemplates").values()].filter((t) => t.spec.context === context && !t.spec.locked && may({ verb: "bind", resource: "roletemplates", namespace: workspace || undefined, name: t.metadata.name }) !== false).map((t) => t.metadata.name).sort();
+  // Nothing is asked for each letter of a workspace that the user types.
+  const mayBind = (/** @type {string} */ name) => !workspaces.value.includes(workspace) || may({ verb: "bind", resource: "roletemplates", namespace: workspace, name }) !== false;
+  const roles = [...objects("roletemplates").values()].filter((t) => t.spec.context === context && !t.spec.locked && mayBind(t.metadata.name)).map((t) => t.metadata.name).sort();
   const inWorkspace = (/** @type {string} */ kind) => [...objects(kind).values()].filter((o) => o.metadata.namespace === workspace).map((o) => o.metadata.name).sort();
   const people = [...new Set([...bindings.value.map((b) => b.spec.subject).filter((s) => s?.kind === form.kind).map((s) => s.name), ...(form.kind === "User" ? [...objects("users").keys()].map((n) => "local:" + n) : [])])].sort();
   const existing = made && objects(resources[/** @type {"ProjectRoleTemplateBinding"} */ (made.kind)]).get(`${workspace}/${made.metadata.name}`);

@@ -8,8 +8,9 @@ import { html, useMemo, useState } from "../lib/html.js";
 import { bytes, cores, quantity } from "../lib/quantity.js";
 import { count, short } from "../lib/text.js";
 import { Time } from "../lib/time.js";
-import { place } from "../core/access.js";
+import { place, resources } from "../core/access.js";
 import { get, list } from "../core/api.js";
+import { may } from "../core/rights.js";
 import { href, param, setQuery } from "../core/router.js";
 import { bindings, targets } from "../core/select.js";
 import { readyState } from "../core/states.js";
@@ -20,7 +21,7 @@ import { Card, Empty, Facts, Heading, Loading, Meter, Problem, State, Tabs, useF
 import { Rows, Table } from "../ui/table.js";
 import { Until } from "./access.js";
 import { Conditions } from "./cluster.js";
-import { askRevoke, mayChange, mayGrant, openGrant } from "./grant.js";
+import { askRevoke, mayGrant, openGrant } from "./grant.js";
 
 const membersOf = (/** @type {any} */ project) => bindings.value.filter((b) => b.spec.projectName === project.metadata.name && b.metadata.namespace === project.metadata.namespace);
 
@@ -87,9 +88,10 @@ function Summary({ project }) {
 
 /** @param {{ members: any[], project: any }} props */
 function Members({ members, project }) {
+  const mayRevoke = may({ verb: "delete", resource: resources.ProjectRoleTemplateBinding, namespace: project.metadata.namespace });
   return html`<${Card} title="Members">${members.length > 0 ? html`<${Rows} label="Members that you may watch" head=${["Who", "Role", "State", "Ends", "Action"]} rows=${members.map((b) => [
     html`<a href=${href(["access", "bindings", b.metadata.namespace, "project", b.metadata.name])}>${b.spec.subject.name}</a> <span class="soft">${b.spec.subject.kind}</span>`, html`<a href=${href(["access", "roles", b.spec.roleTemplateName])}>${b.spec.roleTemplateName}</a>`, html`<${State} ...${readyState(b)} />`, html`<${Until} binding=${b} />`,
-    mayChange("delete", b) && html`<button type="button" class="link" aria-label=${`Revoke ${b.spec.roleTemplateName} of ${b.spec.subject.name}`} onClick=${() => askRevoke(b)}>Revoke</button>`])} />`
+    mayRevoke && html`<button type="button" class="link" aria-label=${`Revoke ${b.spec.roleTemplateName} of ${b.spec.subject.name}`} onClick=${() => askRevoke(b)}>Revoke</button>`])} />`
     : html`<p class="soft">No binding that you may watch has the project ${project.metadata.name}.</p>`}
     <p class="soft">Besides, all who have a role in the whole cluster.</p></${Card}>`;
 }
