@@ -75,3 +75,16 @@ func TestManyBindingsDoNotFloodTheHub(t *testing.T) {
 		t.Errorf("the page sent %d reviews, want at most 500 in a minute", asked)
 	}
 }
+
+// TestLabelsGoOnlyToTheClusterThatWasShown replaces a Cluster by another one of its name while the dialog is open.
+func TestLabelsGoOnlyToTheClusterThatWasShown(t *testing.T) {
+	f, p := signedIn(t, 1)
+	at(p, "#/clusters/team/c0000")
+	activate(t, p, "main button", "Edit labels")
+	sees(t, p, "dialog: Labels of c0000", "button: Remove env")
+	other := cluster("c0000", "True", "Ready", "")
+	other["object"].(map[string]any)["metadata"].(map[string]any)["uid"] = "uid-of-another"
+	f.send(other)
+	sees(t, p, "dialog: Labels of c0000", "StaticText: 1 selected cluster")
+	eventually(t, p, `document.querySelector("dialog .primary").disabled`, true)
+}

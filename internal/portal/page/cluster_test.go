@@ -223,9 +223,11 @@ func TestLabelsOfManyClustersAreEditedByKeyboard(t *testing.T) {
 	sees(t, p, "listitem", "StaticText: Project shop", "button: Change 2 clusters")
 	p.Press("Enter")
 	sees(t, p, "alert", "StaticText: team/c0001 was not changed.", "StaticText: changed by someone else")
-	body := ` {"metadata":{"labels":{"tier":"edge"}}}`
-	query := "?fieldManager=drover-page"
-	receives(t, patches, clustersPath+"c0000"+query+body, clustersPath+"c0001"+query+body)
+	patch := func(name string) string {
+		return clustersPath + name + `?fieldManager=drover-page {"metadata":{"uid":"uid-of-` + name +
+			`","labels":{"tier":"edge"}}}`
+	}
+	receives(t, patches, patch("c0000"), patch("c0001"))
 	message := cluster("c0000", "True", "Ready", "")
 	labels := message["object"].(map[string]any)["metadata"].(map[string]any)["labels"].(map[string]any)
 	labels["tier"] = "edge"
@@ -236,7 +238,7 @@ func TestLabelsOfManyClustersAreEditedByKeyboard(t *testing.T) {
 	sees(t, p, "button: Change 1 cluster")
 	p.Press("Enter") // the field still has the focus
 	eventually(t, p, `document.querySelectorAll("dialog, .selection").length`, 0)
-	receives(t, patches, clustersPath+"c0000"+query+body, clustersPath+"c0001"+query+body, clustersPath+"c0001"+query+body)
+	receives(t, patches, patch("c0000"), patch("c0001"), patch("c0001"))
 }
 
 func TestLabelsAreEditedOnlyWithTheRightToUpdateThem(t *testing.T) {
@@ -272,17 +274,18 @@ func TestDeletionSaysWhatItDoes(t *testing.T) {
 	remove()
 	sees(t, p, "dialog: c0001 is protected")
 	click(t, p, "dialog .danger")
-	receives(t, patches, clustersPath+`c0001?fieldManager=drover-page {"spec":{"deletionProtection":false}}`)
+	receives(t, patches, clustersPath+`c0001?fieldManager=drover-page `+
+		`{"metadata":{"uid":"uid-of-c0001"},"spec":{"deletionProtection":false}}`)
 	eventually(t, p, `document.querySelectorAll("dialog").length`, 0)
 	free := cluster("c0001", "True", "Ready", "")
-	free["object"].(map[string]any)["metadata"].(map[string]any)["uid"] = "u"
 	f.send(free)
 	eventually(t, p, `document.querySelector("main").textContent.includes("protected")`, false)
 	remove()
 	sees(t, p, "dialog: Delete the cluster c0001?", "StaticText: 1 binding")
 	p.Type("c0001")
 	p.Press("Enter")
-	receives(t, removed, clustersPath+`c0001 {"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":"u"}}`)
+	receives(t, removed,
+		clustersPath+`c0001 {"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":"uid-of-c0001"}}`)
 	eventually(t, p, `location.hash`, "#/clusters")
 }
 

@@ -131,7 +131,8 @@ func (f *fleet) send(message any) {
 // cluster returns a Cluster whose agent has joined.
 func cluster(name, ready, reason, message string) map[string]any {
 	return map[string]any{"type": "CHANGED", "kind": "clusters", "object": map[string]any{
-		"metadata": map[string]any{"namespace": "team", "name": name, "labels": map[string]any{"env": "prod"}},
+		"metadata": map[string]any{"namespace": "team", "name": name, "uid": "uid-of-" + name,
+			"labels": map[string]any{"env": "prod"}},
 		"status": map[string]any{
 			"version": "v1.36.3", "nodes": map[string]any{"ready": 3, "total": 3},
 			"conditions": []any{

@@ -57,7 +57,7 @@ const mayRemove = (namespace, name) => may({ verb: "delete", resource: "clusters
 /** @param {any} cluster */
 function askDelete({ metadata: { namespace, name, uid }, spec }) {
   if (spec?.deletionProtection) {
-    openDialog(`${name} is protected`, Protected, { namespace, name });
+    openDialog(`${name} is protected`, Protected, { namespace, name, uid });
     return;
   }
   confirm({
@@ -86,11 +86,11 @@ function Consequences({ namespace, name }) {
       <li>Bindings and Projects that name it stay, without effect.</li><li>To manage it again, import it again.</li></ul>`;
 }
 
-/** @param {{ namespace: string, name: string, close: () => void }} props */
-function Protected({ namespace, name, close }) {
+/** @param {{ namespace: string, name: string, uid: string, close: () => void }} props */
+function Protected({ namespace, name, uid, close }) {
   const [error, setError] = useState(/** @type {any} */ (null));
   const mayRelease = may({ verb: "patch", resource: "clusters", namespace, name });
-  const release = () => merge({ ...drover, resource: "clusters", namespace, name }, { spec: { deletionProtection: false } })
+  const release = () => merge({ ...drover, resource: "clusters", namespace, name }, { metadata: { uid }, spec: { deletionProtection: false } })
     .then(() => { toast(`${name} can be deleted now.`); close(); }, setError);
   return html`<div class="dialog-body"><p>The setting <code>deletionProtection</code> prevents the deletion of this cluster. If its manifest is in Git, change it there.</p>${error && html`<${Problem} error=${error} />`}</div>
     <${DialogActions}><button type="button" onClick=${close}>Cancel</button>${mayRelease && html`<button type="button" class="danger" onClick=${release}>Turn the protection off</button>`}</${DialogActions}>`;

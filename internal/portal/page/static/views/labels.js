@@ -68,7 +68,9 @@ function Editor({ keys, done, close }) {
   const [busy, setBusy] = useState(0);
   const [failed, setFailed] = useState(/** @type {{ key: string, error: any }[]} */ ([]));
   const all = objects("clusters");
-  const clusters = keys.map((key) => all.get(key)).filter(Boolean);
+  const [uids] = useState(() => new Map(keys.map((key) => [key, all.get(key)?.metadata.uid])));
+  // Another Cluster may have taken the name since the dialog was opened.
+  const clusters = keys.map((key) => all.get(key)).filter((cluster) => cluster && cluster.metadata.uid === uids.get(keyOf(cluster)));
   /** @type {Map<string, Map<string, number>>} */
   const labels = new Map(); // values with their number of Clusters, by key
   for (const cluster of busy > 0 ? [] : clusters) {
@@ -95,8 +97,8 @@ function Editor({ keys, done, close }) {
     const problems = [];
     const next = async () => {
       for (let one = work.shift(); one; one = work.shift()) {
-        const { namespace, name } = one;
-        await merge({ ...drover, resource: "clusters", namespace, name }, { metadata: { labels: pending } }).catch((error) => problems.push({ key: keyOf({ metadata: one }), error }));
+        const { namespace, name, uid } = one;
+        await merge({ ...drover, resource: "clusters", namespace, name }, { metadata: { uid, labels: pending } }).catch((error) => problems.push({ key: keyOf({ metadata: one }), error }));
         setBusy((left) => Math.max(1, left - 1));
       }
     };
