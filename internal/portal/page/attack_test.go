@@ -88,3 +88,14 @@ func TestLabelsGoOnlyToTheClusterThatWasShown(t *testing.T) {
 	sees(t, p, "dialog: Labels of c0000", "StaticText: 1 selected cluster")
 	eventually(t, p, `document.querySelector("dialog .primary").disabled`, true)
 }
+
+// TestTheTextOfAddressesIsVisible follows links with characters that are hidden or change the direction of text.
+func TestTheTextOfAddressesIsVisible(t *testing.T) {
+	_, p := signedIn(t, 1)
+	at(p, "#/clusters/team/safe%E2%80%AEgnp")
+	sees(t, p, "heading: team/safe⟨202E⟩gnp")
+	eventually(t, p, `document.title`, "safe⟨202E⟩gnp · team – Drover")
+	at(p, "#/access/why?who=%1Bx%E2%80%8B&resource=pods")
+	eventually(t, p, `[...document.querySelectorAll("main input")].map(e => e.value).join()`,
+		",⟨001B⟩x⟨200B⟩,pods,,")
+}

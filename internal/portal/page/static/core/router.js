@@ -2,9 +2,13 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Addresses: #/clusters/WORKSPACE/NAME/TAB?q=…. They can be shared, and Back works.
+// Addresses: #/clusters/WORKSPACE/NAME/TAB?q=…. They can be shared, and Back works. Their text is cleaned, because anyone
+// can make a link.
 
 import { signal } from "../lib/html.js";
+import { clean } from "../lib/text.js";
+
+const longest = 2000; // characters of a part of an address
 
 /** Addresses of older versions of the page. @type {Record<string, string>} */
 const moved = { "": "#/", "#": "#/", "#clusters": "#/clusters", "#plans": "#/plans", "#hosts": "#/hosts", "#can": "#/access/why" };
@@ -14,12 +18,12 @@ function read() {
   const [path, query = ""] = location.hash.slice(1).split(/\?(.*)/s);
   const decode = (/** @type {string} */ part) => {
     try {
-      return decodeURIComponent(part);
+      return clean(decodeURIComponent(part), longest);
     } catch {
-      return part;
+      return clean(part, longest);
     }
   };
-  return { path: path.split("/").filter(Boolean).map(decode), query: new URLSearchParams(query) };
+  return { path: path.split("/").filter(Boolean).map(decode), query: new URLSearchParams([...new URLSearchParams(query)].map(([key, value]) => [key, clean(value, longest)])) };
 }
 
 /** The current address. */
