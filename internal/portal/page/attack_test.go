@@ -99,3 +99,29 @@ func TestTheTextOfAddressesIsVisible(t *testing.T) {
 	eventually(t, p, `[...document.querySelectorAll("main input")].map(e => e.value).join()`,
 		",⟨001B⟩x⟨200B⟩,pods,,")
 }
+
+// TestCopiedTextIsWhatIsShown copies names that would run a command or delete text in a terminal.
+func TestCopiedTextIsWhatIsShown(t *testing.T) {
+	f, p := signedIn(t, 1)
+	p.Evaluate(`navigator.clipboard.writeText = async (text) => { window.copied = text; }`, nil)
+	for image, want := range map[string]string{
+		"agent:1":                   "agent:1",
+		"agent:1\b\f\x1b[2K":        "agent:1⟨0008⟩⟨000C⟩⟨001B⟩[2K",
+		"agent:1\r\nid\n":           "agent:1⟨000D⟩ id ",
+		strings.Repeat("a", 16_000): "",
+	} {
+		message := cluster("c0000", "True", "Ready", "")
+		message["object"].(map[string]any)["status"].(map[string]any)["agent"] = map[string]any{"image": image}
+		f.send(message)
+		at(p, "#/clusters/team/c0000")
+		if want == "" {
+			sees(t, p, "StaticText: Too long to copy")
+			continue
+		}
+		eventually(t, p, `document.querySelector("main .copy-field code")?.textContent`, want)
+		p.Evaluate(`window.copied = undefined; document.querySelector("main .copy-field button").click()`, nil)
+		eventually(t, p, `window.copied`, want)
+	}
+	// Messages that contain only short escapes are cleaned, too.
+	eventually(t, p, `import("/ui/lib/text.js").then(({ parse }) => parse('{"a":"x\\b"}').a)`, "x⟨0008⟩")
+}

@@ -10,7 +10,7 @@ const many = 65_536; // characters of a message above which its strings are meas
 // Characters that change the direction or the meaning of the text around them, or that cannot be seen. Line breaks and
 // tabs stay.
 const hidden = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\ufff9-\ufffc]|[\u{e0000}-\u{e007f}]/gu;
-const escaped = /\\u(?:00[01789][0-9a-f]|00ad|061c|115f|1160|180e|20[026][0-9a-f]|3164|feff|fff[9a-c]|db40)/i;
+const escaped = /\\(?:[bfr]|u(?:00[01789][0-9a-f]|00ad|061c|115f|1160|180e|20[026][0-9a-f]|3164|feff|fff[9a-c]|db40))/i;
 
 /**
  * Replaces control and direction characters by visible ones, and limits the length.
@@ -36,7 +36,7 @@ function deep(value) {
 export function parse(json) {
   const value = JSON.parse(json);
   hidden.lastIndex = 0;
-  return json.length > many || hidden.test(json) || (json.includes("\\u") && escaped.test(json)) ? deep(value) : value;
+  return json.length > many || hidden.test(json) || (json.includes("\\") && escaped.test(json)) ? deep(value) : value;
 }
 
 /**

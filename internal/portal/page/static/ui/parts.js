@@ -51,11 +51,26 @@ export const Copy = ({ text, what = "Text" }) => {
   return html`<button type="button" class="icon-button" aria-label=${`Copy ${what.toLowerCase()}`} title="Copy" onClick=${() => { copy(text, what); setDone(true); }}><${Icon} name=${done ? "check" : "copy"} /></button>`;
 };
 
-/** A value that people copy. @param {{ text: string, what?: string }} props */
-export const CopyField = ({ text, what }) => html`<span class="copy-field"><code>${clean(text, 2000)}</code><${Copy} text=${text} what=${what} /></span>`;
+const oneLine = (/** @type {string} */ text) => text.replace(/[\r\n\t]+/g, " "); // a terminal runs a line at its end
 
-/** A command for a terminal. Build it with command(), which quotes its values. @param {{ text: string, what?: string }} props */
-export const Command = ({ text, what = "Command" }) => (!text ? html`<p class="soft">There is no safe command for these values.</p>` : html`<div class="command"><pre tabindex="0" aria-label=${what}>${clean(text, 8000)}</pre><${Copy} text=${text} what=${what} /></div>`);
+/**
+ * The button that copies a text as it is shown. A text that is not shown in full is not copied: it would mean something else.
+ * @param {{ shown: string, cut: boolean, what?: string }} props
+ */
+const CopyShown = ({ shown, cut, what }) => (cut ? html`<span class="soft">Too long to copy</span>` : html`<${Copy} text=${shown} what=${what} />`);
+
+/** A value that people copy, in one line. @param {{ text: string, what?: string }} props */
+export const CopyField = ({ text, what }) => {
+  const shown = clean(oneLine(text), 2000);
+  return html`<span class="copy-field"><code>${shown}</code><${CopyShown} shown=${shown} cut=${text.length > 2000} what=${what} /></span>`;
+};
+
+/** A command for a terminal. Build it with command(), which quotes its values. With lines, a text of several lines. @param {{ text: string, what?: string, lines?: boolean }} props */
+export const Command = ({ text, what = "Command", lines }) => {
+  if (!text) return html`<p class="soft">There is no safe command for these values.</p>`;
+  const shown = clean(lines ? text : oneLine(text), 65_536); // the import command may contain certificates
+  return html`<div class="command"><pre tabindex="0" aria-label=${what}>${shown}</pre><${CopyShown} shown=${shown} cut=${text.length > 65_536} what=${what} /></div>`;
+};
 
 /** The last lines of a log. @param {{ text: string, label: string }} props */
 export const Log = ({ text, label }) => html`<pre class="log" tabindex="0" aria-label=${label}>${clean(text, 8000)}</pre>`;

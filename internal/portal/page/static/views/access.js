@@ -103,7 +103,7 @@ export function BindingView({ params: { workspace, kind, name } }) {
     ${expired(binding) && html`<${Note} name="broken">This grant has ended. It gives no access.</${Note}>`}
     <div class="columns"><div class="column wide"><${Conditions} object=${binding} ready=${["The role is in force", "The role is not in force everywhere"]} />
       ${status.failures?.length > 0 && html`<${Card} title="Clusters where it does not work"><${Rows} label="Clusters where it does not work" head=${["Cluster", "Object", "Why"]} rows=${status.failures.map((/** @type {any} */ f) => [html`<a href=${href(["clusters", workspace, f.cluster])}>${f.cluster}</a>`, f.object, short(f.message, 600)])} /></${Card}>`}
-      <${Card} title="Manifest"><${Command} text=${yaml(manifest)} what="Manifest" /></${Card}></div>
+      <${Card} title="Manifest"><${Command} text=${yaml(manifest)} what="Manifest" lines /></${Card}></div>
     <div class="column"><${Card} title="Facts"><${Facts} pairs=${[[spec.subject.kind, html`<a href=${href(["access"], { q: who })}>${who}</a>`], ["Role", html`<a href=${href(["access", "roles", role])}>${role}</a>`],
       ["Where", spec.projectName ? html`<a href=${href(["projects", workspace, spec.projectName])}>${where}</a>` : where], ["Clusters", status.clusters?.summary],
       ["Ends", spec.expiresAt ? html`<${Until} binding=${binding} /> <span class="soft">${exact(spec.expiresAt)}</span>` : "no end"], ["Created", metadata.creationTimestamp && html`<${Time} at=${metadata.creationTimestamp} ago />`]]} /></${Card}></div></div></div>`;

@@ -92,7 +92,7 @@ function Grant({ known, close }) {
     ${form.role && html`<${Brief} name=${form.role} />`}
     <${End} end=${form.end} at=${form.at} set=${set} />
     ${existing && html`<${Note}>This is granted already${expired(existing) ? ", but has ended" : ""}. Granting it again changes its end.</${Note}>`}
-    ${made && html`<details class="fold"><summary><${Icon} name="chevron" />As YAML, for a repository or kubectl apply</summary><${Command} text=${yaml(made)} what="Manifest" /></details>`}
+    ${made && html`<details class="fold"><summary><${Icon} name="chevron" />As YAML, for a repository or kubectl apply</summary><${Command} text=${yaml(made)} what="Manifest" lines /></details>`}
     ${error && html`<${Problem} title="The role was not granted." error=${error} />`}</div>
     <${DialogActions}><button type="button" onClick=${close}>Cancel</button><button class="primary" disabled=${busy}>${busy ? "Granting …" : "Grant"}</button></${DialogActions}></form>`;
 }
