@@ -125,3 +125,29 @@ func TestCopiedTextIsWhatIsShown(t *testing.T) {
 	// Messages that contain only short escapes are cleaned, too.
 	eventually(t, p, `import("/ui/lib/text.js").then(({ parse }) => parse('{"a":"x\\b"}').a)`, "x⟨0008⟩")
 }
+
+// TestNamesOfInheritedPropertiesAreNamesLikeOthers uses names that every object of JavaScript has.
+func TestNamesOfInheritedPropertiesAreNamesLikeOthers(t *testing.T) {
+	f, p := withAccess(t)
+	message := cluster("c0001", "False", "constructor", "")
+	status := message["object"].(map[string]any)["status"].(map[string]any)
+	status["conditions"] = append(status["conditions"].([]any),
+		map[string]any{"type": "toString", "status": "False", "reason": "valueOf", "message": "odd"})
+	f.send(message)
+	at(p, "#/clusters/team/c0001/constructor")
+	sees(t, p, "heading: Facts", "heading: Conditions", "StaticText: Constructor", "StaticText: odd")
+	for _, hash := range []string{"#/access?group=constructor", "#/clusters?group=valueOf",
+		"#/clusters?group=label:toString"} {
+		at(p, hash)
+		sees(t, p, "rowheader: ")
+		eventually(t, p, `[...document.querySelectorAll("main tr.group th")].map(e => e.textContent)
+			.filter(name => !/^– [0-9]+$/.test(name.trim())).join()`, "")
+	}
+	at(p, "#/projects/team/shop/constructor")
+	sees(t, p, "heading: Facts")
+	at(p, "#/hosts/constructor")
+	sees(t, p, "StaticText: There are no Hosts that you may watch")
+	const selects = `import("/ui/core/select.js").then(({ targets }) => targets({ clusterSelector: {
+		matchExpressions: [{ key: "constructor", operator: "Exists" }] } }, { metadata: { labels: {} } }))`
+	eventually(t, p, selects, false)
+}

@@ -6,6 +6,7 @@
 
 import { expires } from "../lib/certificate.js";
 import { quantity } from "../lib/quantity.js";
+import { own } from "../lib/text.js";
 import { clusterState, condition, planState } from "./states.js";
 import { derived, keyOf, objects } from "./store.js";
 
@@ -89,15 +90,16 @@ export const planRows = derived(() => {
 export function targets(spec, cluster) {
   if (spec.clusterName) return spec.clusterName === cluster.metadata.name;
   if (!spec.clusterSelector) return false;
-  const labels = cluster.metadata.labels ?? {};
+  const { labels } = cluster.metadata;
   const { matchLabels = {}, matchExpressions = [] } = spec.clusterSelector;
-  return Object.entries(matchLabels).every(([key, value]) => labels[key] === value) &&
+  return Object.entries(matchLabels).every(([key, value]) => own(labels, key) === value) &&
     matchExpressions.every((/** @type {{ key: string, operator: string, values?: string[] }} */ { key, operator, values = [] }) => {
+      const value = /** @type {string | undefined} */ (own(labels, key));
       switch (operator) {
-        case "In": return values.includes(labels[key]);
-        case "NotIn": return !values.includes(labels[key]);
-        case "Exists": return key in labels;
-        case "DoesNotExist": return !(key in labels);
+        case "In": return value !== undefined && values.includes(value);
+        case "NotIn": return value === undefined || !values.includes(value);
+        case "Exists": return value !== undefined;
+        case "DoesNotExist": return value === undefined;
         default: return false;
       }
     });

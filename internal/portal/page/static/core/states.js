@@ -4,7 +4,7 @@
 
 // The three states that the page knows, in people's words: working, waiting and broken.
 
-import { words } from "../lib/text.js";
+import { own, words } from "../lib/text.js";
 
 /** @typedef {"working" | "waiting" | "broken"} StateName */
 /** @typedef {{ type: string, status: string, reason: string, message: string, lastTransitionTime: string }} Condition */
@@ -34,7 +34,7 @@ export function clusterState(cluster) {
   const removing = Boolean(cluster.metadata.deletionTimestamp);
   /** @type {StateName} */
   const name = ready?.status === "True" ? "working" : removing || !ready || ready.status === "Unknown" || waiting.has(reason) ? "waiting" : "broken";
-  const word = removing ? "Being removed" : name === "working" ? "Ready" : clusterWords[reason] ?? words(reason);
+  const word = removing ? "Being removed" : name === "working" ? "Ready" : own(clusterWords, reason) ?? words(reason);
   return { name, word, reason, message: ready?.message ?? "", since: ready?.lastTransitionTime ?? "" };
 }
 
@@ -119,9 +119,9 @@ export function explained(object, ready = titles.Ready) {
   const told = new Set(conditions.filter((c) => c.type !== "Ready" && wrong(c)).map((c) => c.reason));
   return conditions.filter((c) => c.type !== "Ready" || !wrong(c) || !told.has(c.reason)).sort((a, b) => Number(wrong(b)) - Number(wrong(a)) || a.type.localeCompare(b.type)).map((c) => {
     const bad = wrong(c);
-    const [good, not] = c.type === "Ready" ? ready : titles[c.type] ?? [words(c.type), `${words(c.type)}: not yet`];
+    const [good, not] = c.type === "Ready" ? ready : own(titles, c.type) ?? [words(c.type), `${words(c.type)}: not yet`];
     /** @type {StateName} */
     const name = !bad ? "working" : c.status === "Unknown" || waiting.has(c.reason) ? "waiting" : "broken";
-    return { type: c.type, name, title: bad ? not : good, reason: c.reason, message: c.message, since: c.lastTransitionTime, remedy: bad ? remedies[c.reason] ?? "" : "", command: bad ? commands[c.reason] ?? "" : "" };
+    return { type: c.type, name, title: bad ? not : good, reason: c.reason, message: c.message, since: c.lastTransitionTime, remedy: bad ? own(remedies, c.reason) ?? "" : "", command: bad ? own(commands, c.reason) ?? "" : "" };
   });
 }

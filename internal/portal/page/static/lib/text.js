@@ -52,6 +52,13 @@ export function command(parts, ...values) {
   return String.raw({ raw: parts }, ...quoted);
 }
 
+/**
+ * Returns the value of a key that someone else chose, such as a label or a part of an address. It finds nothing that all
+ * objects inherit, such as "constructor".
+ * @template T @param {Record<string, T> | undefined | null} map @param {string} key @returns {T | undefined}
+ */
+export const own = (map, key) => (map && Object.hasOwn(map, key) ? map[key] : undefined);
+
 /** Returns the beginning of a text. @param {string | undefined} text */
 export const short = (text, limit = 300) => (text && text.length > limit ? text.slice(0, limit) + "…" : text ?? "");
 

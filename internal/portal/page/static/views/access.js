@@ -5,7 +5,7 @@
 // Access: who has which role where, one binding, and what RoleTemplates allow.
 
 import { html, useMemo } from "../lib/html.js";
-import { count, short } from "../lib/text.js";
+import { count, own, short } from "../lib/text.js";
 import { Time, exact } from "../lib/time.js";
 import { yaml } from "../lib/yaml.js";
 import { expired, place, resources, rulesOf } from "../core/access.js";
@@ -85,7 +85,7 @@ export function Access() {
     <div class="toolbar"><${Search} label="Search by person, role, cluster or project" value=${query} onInput=${(/** @type {string} */ q) => setQuery({ q })} />
       <div class="chips" role="group" aria-label="End">${chips.map(([value, label, n]) => html`<button type="button" class="chip" aria-pressed=${String(ends === value)} onClick=${() => setQuery({ ends: String(value) })}>${label} <span class="number">${n}</span></button>`)}</div>
       <label class="inline">Group by <select value=${group} onChange=${(/** @type {any} */ e) => setQuery({ group: e.target.value })}><option value="">nothing</option>${Object.keys(groupings).map((name) => html`<option value=${name}>${name}</option>`)}</select></label></div>
-    ${!loaded.value && all.length === 0 ? html`<${Loading} />` : html`<${Table} id="access" label="Bindings that you may watch" rows=${found} columns=${columns} href=${(/** @type {BindingRow} */ r) => toBinding(r.binding)} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} groupOf=${groupings[group]} query=${query + ends}
+    ${!loaded.value && all.length === 0 ? html`<${Loading} />` : html`<${Table} id="access" label="Bindings that you may watch" rows=${found} columns=${columns} href=${(/** @type {BindingRow} */ r) => toBinding(r.binding)} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} groupOf=${own(groupings, group)} query=${query + ends}
       empty=${all.length === 0 ? html`<${Empty} icon="access" title="There are no bindings that you may watch">A binding gives a person or a group a role in clusters or in a project.</${Empty}>` : html`<${Empty} title="No binding is like that"><button type="button" onClick=${() => setQuery({ q: "", ends: "" })}>Clear the search</button></${Empty}>`} />`}</div>`;
 }
 

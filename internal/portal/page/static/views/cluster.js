@@ -6,7 +6,7 @@
 
 import { expires } from "../lib/certificate.js";
 import { html, useState } from "../lib/html.js";
-import { command, count, short } from "../lib/text.js";
+import { command, count, own, short } from "../lib/text.js";
 import { Time } from "../lib/time.js";
 import { drover, merge, remove } from "../core/api.js";
 import { download, kubeconfig } from "../core/kubeconfig.js";
@@ -43,7 +43,7 @@ export function ClusterView({ params: { workspace, name, tab = "summary" } }) {
   const row = clusterRow(cluster);
   const tabs = [{ id: "summary", title: "Summary" }, { id: "nodes", title: "Nodes", n: row.nodes?.total },
     ...(cluster.partial ? [] : [{ id: "access", title: "Access", n: bindingsOf(cluster).length }, { id: "events", title: "Events" }]), { id: "connect", title: "Connect" }];
-  const Body = { nodes: Nodes, access: Who, events: EventsOf, connect: Connect }[tab] ?? Summary;
+  const Body = own(/** @type {Record<string, any>} */ ({ nodes: Nodes, access: Who, events: EventsOf, connect: Connect }), tab) ?? Summary;
   return html`<div class=${tab === "nodes" ? "view fill" : "view"}><${Heading} title=${row.name} above=${html`${crumbs} <span aria-hidden="true">/</span> <a href=${href(["clusters"], { q: workspace })}>${workspace}</a>`} beside=${html`<${State} name=${row.state.name} word=${row.state.word} />`}>
       <a class="button" href=${href(["clusters", workspace, name, "connect"])}><${Icon} name="terminal" />Connect</a>
       ${mayDelete && html`<button type="button" class="icon-button framed" aria-label="Delete the cluster" title="Delete" onClick=${() => askDelete(cluster)}><${Icon} name="trash" /></button>`}</${Heading}>

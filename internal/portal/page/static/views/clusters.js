@@ -5,7 +5,7 @@
 // The fleet as a table or as tiles, with search and filters in the address.
 
 import { html, signal, useMemo } from "../lib/html.js";
-import { count, digits } from "../lib/text.js";
+import { count, digits, own } from "../lib/text.js";
 import { Time } from "../lib/time.js";
 import { may } from "../core/rights.js";
 import { href, param, setQuery } from "../core/router.js";
@@ -46,8 +46,8 @@ const groupings = { workspace: (r) => r.workspace, state: (r) => r.state.word, v
 
 /** Returns the grouping that the address names: one of the above, or label:KEY. @param {string} name */
 function grouping(name) {
-  if (name.startsWith("label:")) return (/** @type {ClusterRow} */ r) => r.labels[name.slice(6)] ?? "";
-  return groupings[name];
+  if (name.startsWith("label:")) return (/** @type {ClusterRow} */ r) => own(r.labels, name.slice(6)) ?? "";
+  return own(groupings, name);
 }
 
 /** What can be done with the selected Clusters. It floats, so that the table does not move. */

@@ -7,7 +7,7 @@
 
 import { html, signal, useMemo, useState } from "../lib/html.js";
 import { bytes, quantity } from "../lib/quantity.js";
-import { count, short } from "../lib/text.js";
+import { count, own, short } from "../lib/text.js";
 import { Time } from "../lib/time.js";
 import { apply, call, list } from "../core/api.js";
 import { may } from "../core/rights.js";
@@ -59,7 +59,7 @@ const tabs = [{ id: "machines", title: "Hosts" }, { id: "installations", title: 
 /** @param {{ params: Record<string, string> }} props */
 export function Hosts({ params: { tab = "machines" } }) {
   const { value: more } = useFetch(hasProvisioner, []);
-  const Body = { installations: Installations, snapshots: Snapshots }[tab] ?? Machines;
+  const Body = own(/** @type {Record<string, any>} */ ({ installations: Installations, snapshots: Snapshots }), tab) ?? Machines;
   return html`<div class="view fill"><${Heading} title="Hosts" beside=${tab === "machines" && loaded.value && html`<span class="soft">${count(rows.value.length, "host")}</span>`}>${more && tab === "snapshots" && html`<${TakeButton} />`}</${Heading}>
     ${more && html`<${Tabs} label="Kinds" tabs=${tabs} current=${tab} path=${["hosts"]} />`}<${Body} /></div>`;
 }
@@ -130,7 +130,7 @@ const snapshotColumns = [
   { id: "why", title: "Message", cell: (r) => short(r.state.message, 300) },
 ];
 
-const Snapshots = () => html`<${Listed} resource="etcdsnapshots" label="Snapshots of etcd" columns=${snapshotColumns} from=${(/** @type {any} */ o) => ({ state: { ...readyState(o), name: phases[o.status?.phase] ?? "waiting", word: o.status?.phase ?? "Pending" } })}
+const Snapshots = () => html`<${Listed} resource="etcdsnapshots" label="Snapshots of etcd" columns=${snapshotColumns} from=${(/** @type {any} */ o) => ({ state: { ...readyState(o), name: own(phases, o.status?.phase) ?? "waiting", word: o.status?.phase ?? "Pending" } })}
   empty=${html`<${Empty} icon="clock" title="There are no snapshots">Take one before a risky change, or set spec.etcd.schedule of the ClusterInstallation.</${Empty}>`} />`;
 
 function TakeButton() {

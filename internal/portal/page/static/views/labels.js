@@ -6,7 +6,7 @@
 // apply to a Cluster, so the dialog shows what a change would do.
 
 import { html, useState } from "../lib/html.js";
-import { count, short } from "../lib/text.js";
+import { count, own, short } from "../lib/text.js";
 import { drover, merge } from "../core/api.js";
 import { may } from "../core/rights.js";
 import { targets } from "../core/select.js";
@@ -17,7 +17,7 @@ import { Icon } from "../ui/icons.js";
 import { Note, Problem } from "../ui/parts.js";
 import { toast } from "../ui/toast.js";
 
-const own = "cluster.drover.dev/"; // labels that the hub sets
+const reserved = "cluster.drover.dev/"; // labels that the hub sets
 const parallel = 4; // requests at the same time
 const many = 100_000; // comparisons of Clusters with selectors above which there is no preview
 
@@ -34,7 +34,7 @@ export const editLabels = (keys, done) => openDialog(keys.length === 1 ? `Labels
 /** @typedef {Record<string, string | null>} Change the new value of each label, or null to remove it */
 
 /** @param {any} cluster @param {Change} change */
-const changed = (cluster, change) => Object.entries(change).some(([key, value]) => (cluster.metadata.labels?.[key] ?? null) !== value);
+const changed = (cluster, change) => Object.entries(change).some(([key, value]) => (own(cluster.metadata.labels, key) ?? null) !== value);
 
 const kinds = [["clusterroletemplatebindings", "binding"], ["projects", "Project"], ["plans", "Plan"]];
 
@@ -81,7 +81,7 @@ function Editor({ keys, done, close }) {
   }
   const pending = typed.key ? { ...change, [typed.key]: typed.value } : change;
   const touched = busy > 0 ? [] : clusters.filter((cluster) => changed(cluster, pending));
-  const known = [...labels.keys()].filter((key) => !key.startsWith(own)).sort();
+  const known = [...labels.keys()].filter((key) => !key.startsWith(reserved)).sort();
   const outcome = touched.length > 0 ? effects(touched, pending) : [];
   const set = (/** @type {"key" | "value"} */ field) => (/** @type {any} */ e) => { const { value } = e.target; setTyped((was) => ({ ...was, [field]: value.trim() })); };
   const add = () => { if (typed.key) { setChange(pending); setTyped({ key: "", value: "" }); } };

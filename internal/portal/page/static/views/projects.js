@@ -6,7 +6,7 @@
 
 import { html, useMemo, useState } from "../lib/html.js";
 import { bytes, cores, quantity } from "../lib/quantity.js";
-import { count, short } from "../lib/text.js";
+import { count, own, short } from "../lib/text.js";
 import { Time } from "../lib/time.js";
 import { place, resources } from "../core/access.js";
 import { get, list } from "../core/api.js";
@@ -68,7 +68,7 @@ export function ProjectView({ params: { workspace, name, tab = "summary" } }) {
   const above = html`<a href=${href(["projects"])}>Projects</a> <span aria-hidden="true">/</span> ${workspace}`;
   if (!project) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="projects" title="This Project is gone, or you may not watch it"><a href=${href(["projects"])}>All projects</a></${Empty}>` : html`<${Loading} />`}</div>`;
   const members = membersOf(project);
-  const Body = { usage: Usage, members: Members }[tab] ?? Summary;
+  const Body = own(/** @type {Record<string, any>} */ ({ usage: Usage, members: Members }), tab) ?? Summary;
   return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} ...${readyState(project)} />`}>
       ${mayGrant(workspace) && html`<button type="button" class="primary" onClick=${() => openGrant({ workspace, where: "project", project: name })}><${Icon} name="plus" />Add a member</button>`}</${Heading}>
     <${Tabs} label="Parts of the project" tabs=${[{ id: "summary", title: "Summary" }, { id: "usage", title: "Namespaces and quotas" }, { id: "members", title: "Members", n: members.length }]} current=${tab} path=${["projects", workspace, name]} />
@@ -134,7 +134,7 @@ function UsageIn({ project, member }) {
   if (!value) return loading && html`<${Loading} label="Asking the cluster" rows=${3} />`;
   const keys = [...new Set([...Object.keys(project.spec.resourceQuota ?? {}), ...value.flatMap((/** @type {any} */ n) => Object.keys(n.quota?.status?.hard ?? n.quota?.spec?.hard ?? {}))])].sort().slice(0, 24);
   const sum = (/** @type {string} */ key) => value.reduce((/** @type {number} */ total, /** @type {any} */ n) => total + quantity(n.quota?.status?.used?.[key]), 0);
-  const all = keys.filter((key) => project.spec.resourceQuota?.[key] !== undefined);
+  const all = keys.filter((key) => own(project.spec.resourceQuota, key) !== undefined);
   return html`${all.length > 0 && html`<${Facts} pairs=${all.map((key) => [key, html`<${Meter} label=${`${key} of the project`} used=${sum(key)} total=${quantity(project.spec.resourceQuota[key])} unit=${unit(key)} word="used" />`])} />`}
     ${value.length === 0 ? html`<p class="soft">The project has no namespace in this cluster yet.</p>` : html`<${Rows} label="Namespaces" head=${["Namespace", ...keys]} rows=${value.map((/** @type {any} */ n) => [n.name, ...keys.map((key) => (n.error ? html`<span class="soft">not allowed to see</span>`
       : n.quota?.status?.hard?.[key] === undefined ? html`<span class="soft">no limit</span>` : html`<span class="number">${shown(key, quantity(n.quota.status.used?.[key]))} <span class="soft">of ${shown(key, quantity(n.quota.status.hard[key]))}</span></span>`))])} />`}
