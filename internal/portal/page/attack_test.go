@@ -151,3 +151,27 @@ func TestNamesOfInheritedPropertiesAreNamesLikeOthers(t *testing.T) {
 		matchExpressions: [{ key: "constructor", operator: "Exists" }] } }, { metadata: { labels: {} } }))`
 	eventually(t, p, selects, false)
 }
+
+// TestABindingWithTheNameOfAGrantIsNotTheGrant creates a binding with the name that the page would give to a grant.
+func TestABindingWithTheNameOfAGrantIsNotTheGrant(t *testing.T) {
+	f, p := withAccess(t)
+	at(p, "#/access")
+	activate(t, p, "main button", "Grant a role")
+	sees(t, p, "dialog: Grant a role")
+	choose(t, p, "Name", "github:carol")
+	choose(t, p, "Workspace", "team")
+	choose(t, p, "Cluster", "c0002")
+	choose(t, p, "Role", "operator")
+	eventually(t, p, `document.querySelector("dialog pre")?.textContent.includes("name: carol-operator-c0002-")`, true)
+	var yaml string
+	p.Evaluate(`document.querySelector("dialog pre").textContent`, &yaml)
+	f.send(grant("clusterroletemplatebindings", nameIn(yaml), "github:mallory", "viewer",
+		map[string]any{"clusterName": "c0002"}))
+	sees(t, p, "StaticText: The binding "+nameIn(yaml)+" grants something else: github:mallory has the role viewer")
+	activate(t, p, "dialog button", "Grant")
+	sees(t, p, "alert", "StaticText: The binding "+nameIn(yaml)+" grants something else.")
+	f.send(grant("clusterroletemplatebindings", nameIn(yaml), "github:carol", "operator",
+		map[string]any{"clusterName": "c0002"}))
+	eventually(t, p, `document.querySelector("dialog .note").textContent`,
+		"This is granted already. Granting it again changes its end.")
+}

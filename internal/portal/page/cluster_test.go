@@ -282,7 +282,7 @@ func TestDeletionSaysWhatItDoes(t *testing.T) {
 	eventually(t, p, `document.querySelector("main").textContent.includes("protected")`, false)
 	remove()
 	sees(t, p, "dialog: Delete the cluster c0001?", "StaticText: 1 binding")
-	p.Type("c0001")
+	p.Type("team/c0001")
 	p.Press("Enter")
 	receives(t, removed,
 		clustersPath+`c0001 {"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":"uid-of-c0001"}}`)

@@ -55,7 +55,7 @@ export function place(spec) {
   if (spec.projectName) return `project ${spec.projectName}`;
   if (spec.clusterName) return `cluster ${spec.clusterName}`;
   const { matchLabels = {}, matchExpressions = [] } = spec.clusterSelector ?? {};
-  const labels = [...Object.entries(matchLabels).map(([key, value]) => `${key}=${value}`), ...matchExpressions.map((/** @type {any} */ e) => `${e.key} ${e.operator} ${(e.values ?? []).join(", ")}`.trim())];
+  const labels = [...Object.entries(matchLabels).map(([key, value]) => `${key}=${value}`).sort(), ...matchExpressions.map((/** @type {any} */ e) => `${e.key} ${e.operator} ${(e.values ?? []).join(", ")}`.trim())];
   return spec.clusterSelector ? (labels.length > 0 ? `clusters with ${labels.join(", ")}` : "all clusters") : "no cluster";
 }
 
@@ -106,6 +106,10 @@ export function explain(cluster, action, about) {
   return { chains, missing: missing.sort((a, b) => a.distance - b.distance) };
 }
 
+/** Returns whether two bindings give the same subject the same role in the same place. @param {any} a @param {any} b */
+export const sameGrant = (a, b) => a.spec.subject?.kind === b.spec.subject.kind && a.spec.subject.name === b.spec.subject.name &&
+  a.spec.roleTemplateName === b.spec.roleTemplateName && place(a.spec) === place(b.spec);
+
 /** @typedef {{ workspace: string, kind: string, name: string, role: string, where: "cluster" | "selector" | "project", cluster: string, selector: string, project: string, until: string }} Wanted */
 
 /** Returns the selector for labels such as "env=prod,tier=edge", or null if they are no labels. @param {string} text */
@@ -116,7 +120,8 @@ export function selectorOf(text) {
 }
 
 /**
- * Returns the binding for a grant, with the name that kubectl drover grant gives it: two subjects never have the same.
+ * Returns the binding for a grant, with the name that kubectl drover grant gives it: two subjects never have the same. Yet
+ * someone may have given this name to another binding.
  * @param {Wanted} wanted
  */
 export async function bindingFor({ workspace, kind, name, role, where, cluster, selector, project, until }) {

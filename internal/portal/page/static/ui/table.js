@@ -160,4 +160,4 @@ const longest = 200; // rows of a short table
  */
 export const Rows = ({ label, head, rows }) => html`<div class="rows-scroll"><table class="rows"><caption class="hidden">${label}</caption>
   <thead><tr>${head.map((cell) => html`<th scope="col">${cell}</th>`)}</tr></thead>
-  <tbody>${rows.slice(0, longest).map((row) => html`<tr>${row.map((cell, i) => html`<td data-head=${head[i]}>${cell}</td>`)}</tr>`)}</tbody></table>${rows.length > longest && html`<p class="soft">And ${digits(rows.length - longest)} more.</p>`}</div>`;
+  <tbody>${rows.slice(0, longest).map((row) => html`<tr>${row.map((cell, i) => html`<td data-head=${head[i]}>${cell}</td>`)}</tr>`)}</tbody></table>${rows.length > longest && html`<p class="soft">${`And ${digits(rows.length - longest)} more.`}</p>`}</div>`;

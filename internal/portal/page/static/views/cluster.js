@@ -61,7 +61,7 @@ function askDelete({ metadata: { namespace, name, uid }, spec }) {
     return;
   }
   confirm({
-    title: `Delete the cluster ${name}?`, name, action: "Delete", danger: true, text: html`<${Consequences} namespace=${namespace} name=${name} />`,
+    title: `Delete the cluster ${name}?`, name: `${namespace}/${name}`, action: "Delete", danger: true, text: html`<${Consequences} namespace=${namespace} name=${name} />`,
     run: async () => {
       await remove({ ...drover, resource: "clusters", namespace, name }, uid);
       toast(`${name} is being deleted.`);

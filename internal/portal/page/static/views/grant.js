@@ -5,13 +5,14 @@
 // The dialogs that grant a role, change its end, and revoke it. The form can print the binding instead of applying it.
 
 import { html, useEffect, useState } from "../lib/html.js";
+import { short } from "../lib/text.js";
 import { yaml } from "../lib/yaml.js";
-import { bindingFor, expired, place, resources, rulesOf, selectorOf } from "../core/access.js";
+import { bindingFor, expired, place, resources, rulesOf, sameGrant, selectorOf } from "../core/access.js";
 import { apply, drover, merge, remove } from "../core/api.js";
 import { may } from "../core/rights.js";
 import { go, href } from "../core/router.js";
 import { bindings, workspaces } from "../core/select.js";
-import { objects } from "../core/store.js";
+import { keyOf, objects } from "../core/store.js";
 import { DialogActions, confirm, openDialog } from "../ui/dialog.js";
 import { Field, nameRules } from "../ui/form.js";
 import { Icon } from "../ui/icons.js";
@@ -63,7 +64,9 @@ function Grant({ known, close }) {
   const roles = [...objects("roletemplates").values()].filter((t) => t.spec.context === context && !t.spec.locked && mayBind(t.metadata.name)).map((t) => t.metadata.name).sort();
   const inWorkspace = (/** @type {string} */ kind) => [...objects(kind).values()].filter((o) => o.metadata.namespace === workspace).map((o) => o.metadata.name).sort();
   const people = [...new Set([...bindings.value.map((b) => b.spec.subject).filter((s) => s?.kind === form.kind).map((s) => s.name), ...(form.kind === "User" ? [...objects("users").keys()].map((n) => "local:" + n) : [])])].sort();
-  const existing = made && objects(resources[/** @type {"ProjectRoleTemplateBinding"} */ (made.kind)]).get(`${workspace}/${made.metadata.name}`);
+  const existingOf = (/** @type {any} */ binding) => objects(resources[/** @type {"ProjectRoleTemplateBinding"} */ (binding.kind)]).get(keyOf(binding));
+  const existing = made && existingOf(made);
+  const taken = existing && !sameGrant(existing, made);
   const submit = async (/** @type {Event} */ event) => {
     event.preventDefault();
     setError(null);
@@ -71,6 +74,8 @@ function Grant({ known, close }) {
     setBusy(true);
     try {
       const binding = await bindingFor({ ...form, name: form.name.trim(), until: timeOf(form.end, form.at) });
+      const present = existingOf(binding);
+      if (present && !sameGrant(present, binding)) throw new Error(`The binding ${binding.metadata.name} grants something else.`);
       await apply({ ...drover, resource: resources[/** @type {"ProjectRoleTemplateBinding"} */ (binding.kind)], namespace: workspace, name: binding.metadata.name }, binding);
       toast(`${binding.spec.subject.name} has the role ${form.role} in ${place(binding.spec)}.`);
       close();
@@ -91,7 +96,8 @@ function Grant({ known, close }) {
     <${Field} label="Role" value=${form.role} onChange=${set("role")} required options=${[{ value: "", label: roles.length > 0 ? "Choose a role" : "There is no role that you may grant here" }, ...roles]} />
     ${form.role && html`<${Brief} name=${form.role} />`}
     <${End} end=${form.end} at=${form.at} set=${set} />
-    ${existing && html`<${Note}>This is granted already${expired(existing) ? ", but has ended" : ""}. Granting it again changes its end.</${Note}>`}
+    ${taken && html`<${Note} name="broken">${`The binding ${made.metadata.name} grants something else: ${short(existing.spec.subject?.name)} has the role ${existing.spec.roleTemplateName} in ${place(existing.spec)}. Revoke it first.`}</${Note}>`}
+    ${existing && !taken && html`<${Note}>This is granted already${expired(existing) ? ", but has ended" : ""}. Granting it again changes its end.</${Note}>`}
     ${made && html`<details class="fold"><summary><${Icon} name="chevron" />As YAML, for a repository or kubectl apply</summary><${Command} text=${yaml(made)} what="Manifest" lines /></details>`}
     ${error && html`<${Problem} title="The role was not granted." error=${error} />`}</div>
     <${DialogActions}><button type="button" onClick=${close}>Cancel</button><button class="primary" disabled=${busy}>${busy ? "Granting …" : "Grant"}</button></${DialogActions}></form>`;
