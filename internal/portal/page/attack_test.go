@@ -175,3 +175,12 @@ func TestABindingWithTheNameOfAGrantIsNotTheGrant(t *testing.T) {
 	eventually(t, p, `document.querySelector("dialog .note").textContent`,
 		"This is granted already. Granting it again changes its end.")
 }
+
+func TestASelectorHasEachKeyOnce(t *testing.T) {
+	_, p := signedIn(t, 0)
+	const selectors = `import("/ui/core/access.js").then(({ selectorOf }) =>
+		["env=prod, tier==edge", "", "=prod", "env=prod,=x", "env=prod,", "env=prod,env=dev", "env", "a=b=c", "a=;"]
+			.map(text => JSON.stringify(selectorOf(text))).join())`
+	const none = ",null,null,null,null,null,null,null,null"
+	eventually(t, p, selectors, `{"matchLabels":{"env":"prod","tier":"edge"}}`+none)
+}

@@ -112,11 +112,15 @@ export const sameGrant = (a, b) => a.spec.subject?.kind === b.spec.subject.kind 
 
 /** @typedef {{ workspace: string, kind: string, name: string, role: string, where: "cluster" | "selector" | "project", cluster: string, selector: string, project: string, until: string }} Wanted */
 
-/** Returns the selector for labels such as "env=prod,tier=edge", or null if they are no labels. @param {string} text */
+/**
+ * Returns the selector for labels such as "env=prod,tier=edge", or null if they are no labels. A part without a key, or a
+ * key twice, is an error: leaving it out would select more clusters.
+ * @param {string} text
+ */
 export function selectorOf(text) {
-  const pairs = text.split(",").map((part) => part.trim().split(/==?/)).filter(([key]) => key);
-  if (pairs.length === 0 || pairs.some((pair) => pair.length !== 2 || !pair.every((part) => /^[\w./-]*$/.test(part)))) return null;
-  return { matchLabels: Object.fromEntries(pairs) };
+  const pairs = text.split(",").map((part) => part.trim().split(/==?/));
+  if (pairs.some(([key, ...values]) => !key || values.length !== 1 || ![key, ...values].every((part) => /^[\w./-]*$/.test(part)))) return null;
+  return new Set(pairs.map(([key]) => key)).size === pairs.length ? { matchLabels: Object.fromEntries(pairs) } : null;
 }
 
 /**

@@ -70,7 +70,7 @@ function Grant({ known, close }) {
   const submit = async (/** @type {Event} */ event) => {
     event.preventDefault();
     setError(null);
-    if (where === "selector" && !selectorOf(form.selector)) return setError(new Error("The labels are not of the form env=prod, tier=edge."));
+    if (where === "selector" && !selectorOf(form.selector)) return setError(new Error("The labels are not of the form env=prod, tier=edge, with each key once."));
     setBusy(true);
     try {
       const binding = await bindingFor({ ...form, name: form.name.trim(), until: timeOf(form.end, form.at) });
