@@ -84,8 +84,9 @@ func unseen(t *testing.T, p *chromium.Page, names ...string) {
 func warning(name, reason, message string, ago time.Duration) map[string]any {
 	at := time.Now().Add(-ago).UTC().Format(time.RFC3339)
 	return map[string]any{"type": "Warning", "reason": reason, "message": message, "eventTime": at,
-		"metadata":       map[string]any{"namespace": "team", "name": name + reason, "creationTimestamp": at},
-		"involvedObject": map[string]any{"kind": "Cluster", "namespace": "team", "name": name}}
+		"reportingComponent": "of-" + name,
+		"metadata":           map[string]any{"namespace": "team", "name": name + reason, "creationTimestamp": at},
+		"involvedObject":     map[string]any{"kind": "Cluster", "namespace": "team", "name": name}}
 }
 
 // expiring returns a certificate in PEM that expires after a time.
@@ -114,6 +115,7 @@ func TestTheOverviewShowsWarningsAndExpiringCertificates(t *testing.T) {
 	sees(t, p, "heading: Recent warnings", "StaticText: <img src=x> came with ⟨202E⟩another key")
 	eventually(t, p, `[...document.querySelectorAll(".event-reason")].map(e => e.textContent).join()`,
 		"Identity mismatch,Old news")
+	sees(t, p, "StaticText: by of-c0001", "StaticText: Anyone who may create events can write one")
 	receives(t, events, "/k8s/local/api/v1/events?limit=500&fieldSelector=involvedObject.kind%3DCluster%2Ctype%3DWarning")
 	for name, after := range map[string]time.Duration{"c0000": 10 * 24 * time.Hour, "c0001": 300 * 24 * time.Hour} {
 		message := cluster(name, "True", "Connected", "")

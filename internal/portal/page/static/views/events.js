@@ -19,6 +19,9 @@ const places = 8; // workspaces that are asked one by one
 
 const lists = { verb: "list", resource: "events", group: "" };
 
+/** What says that it has reported an event. @param {any} event */
+const reporter = (event) => short(event.reportingComponent || event.source?.component, 60) || "unknown";
+
 /** When an event happened last. @param {any} event @returns {string} */
 const when = (event) => event.series?.lastObservedTime ?? event.lastTimestamp ?? event.eventTime ?? event.metadata.creationTimestamp;
 
@@ -36,7 +39,7 @@ function Event({ event, named }) {
   const { namespace, name } = event.involvedObject;
   const times = event.series?.count ?? event.count ?? 1;
   return html`<li class="item"><${Mark} name=${event.type === "Warning" ? "broken" : "working"} /><span class="item-main">${named && html`<a href=${href(["clusters", namespace, name])}>${name}</a> <span class="soft">${namespace}</span> `}<span class="event-reason" title=${short(event.reason, 100)}>${words(event.reason)}</span>
-    <span class=${named ? "event-message one" : "event-message"} title=${named ? short(event.message, 1000) : undefined}>${short(event.message, named ? 160 : 1000)}</span></span><span class="soft"><${Time} at=${when(event)} />${times > 1 && ` ×${times}`}</span></li>`;
+    <span class=${named ? "event-message one" : "event-message"} title=${named ? short(event.message, 1000) : undefined}>${short(event.message, named ? 160 : 1000)} <small>${`by ${reporter(event)}`}</small></span></span><span class="soft"><${Time} at=${when(event)} />${times > 1 && ` ×${times}`}</span></li>`;
 }
 
 /** @param {{ namespaces: (string | undefined)[], selector: string, named?: boolean, show: number, title: string, nothing: string }} props */
@@ -45,7 +48,7 @@ function EventCard({ namespaces, selector, named, show, title, nothing }) {
   const again = html`<button type="button" class="icon-button" aria-label="Fetch events again" title="Fetch again" disabled=${loading} onClick=${retry}><${Icon} name="again" /></button>`;
   return html`<${Card} title=${title} actions=${again}>${error ? html`<${Problem} error=${error} retry=${retry} />` : !value ? html`<${Loading} label="Loading events" rows=${3} />`
     : value.events.length === 0 ? html`<${Empty} icon="check" title=${nothing} />`
-    : html`<ul class=${named ? "list events named" : "list events"}>${value.events.slice(0, show).map((event) => html`<${Event} key=${event.metadata.namespace + "/" + event.metadata.name} event=${event} named=${named} />`)}</ul>
+    : html`<p class="soft">Anyone who may create events can write one, also with the name of another reporter.</p><ul class=${named ? "list events named" : "list events"}>${value.events.slice(0, show).map((event) => html`<${Event} key=${event.metadata.namespace + "/" + event.metadata.name} event=${event} named=${named} />`)}</ul>
       ${value.cut && !named ? html`<p class="soft">The newest of the first ${count(most, "event")} that the hub lists.</p>` : value.events.length > show && !named && html`<p class="soft">And ${count(value.events.length - show, "older event")}.</p>`}`}</${Card}>`;
 }
 
