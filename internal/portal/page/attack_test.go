@@ -184,3 +184,34 @@ func TestASelectorHasEachKeyOnce(t *testing.T) {
 	const none = ",null,null,null,null,null,null,null,null"
 	eventually(t, p, selectors, `{"matchLabels":{"env":"prod","tier":"edge"}}`+none)
 }
+
+// TestAMemberCannotBreakThePageWithItsAnswers sends what a compromised member can: odd shapes and a very long answer.
+func TestAMemberCannotBreakThePageWithItsAnswers(t *testing.T) {
+	f, p := signedIn(t, 2)
+	f.on("POST "+reviewsPath+"selfsubjectaccessreviews",
+		always(map[string]any{"status": map[string]any{"allowed": true}}))
+	odd := map[string]any{"toString": 1, "valueOf": 1}
+	named := func(name string) map[string]any { return map[string]any{"name": name, "creationTimestamp": odd} }
+	items := []any{nil, 1, map[string]any{"metadata": nil},
+		map[string]any{"metadata": named("a"), "status": nil, "spec": nil},
+		map[string]any{"metadata": named("b"), "status": map[string]any{
+			"conditions": []any{nil, map[string]any{"type": odd, "status": "True", "message": odd}},
+			"nodeInfo":   map[string]any{"osImage": odd, "kubeletVersion": odd}, "allocatable": map[string]any{"cpu": odd}}}}
+	for i := range 600 {
+		items = append(items, map[string]any{"metadata": named(fmt.Sprintf("n%03d", i))})
+	}
+	for _, tt := range []struct {
+		answer any
+		wanted []string
+	}{
+		{map[string]any{"items": items}, []string{"table: Nodes", "rowheader: a", "rowheader: b", "StaticText: 500"}},
+		{nil, []string{"StaticText: The cluster has no nodes"}},
+		{map[string]any{"items": "none"}, []string{"StaticText: The cluster has no nodes"}},
+		{strings.Repeat("x", 33<<20), []string{"StaticText: The answer is too long to be shown."}},
+	} {
+		f.on("GET /k8s/clusters/team/c0001/api/v1/nodes", always(tt.answer))
+		at(p, "#/clusters")
+		at(p, "#/clusters/team/c0001/nodes")
+		sees(t, p, tt.wanted...)
+	}
+}

@@ -15,6 +15,8 @@ export function use(source) {
   token = source;
 }
 
+const largest = 32 << 20; // bytes of an answer
+
 /** What a request failed with: a sentence, the status, and what to do about it. */
 export class Refusal extends Error {
   /** @param {string} message @param {number} status @param {string} advice @param {any} [details] */
@@ -41,6 +43,25 @@ const advices = {
 
 const untrusting = "The hub’s API server does not accept your token: it has to trust the hub’s issuer (docs/operations/sign-in.md), or you need a token of the API server.";
 
+// Reads an answer. A member can send one that never ends.
+/** @param {Response} response */
+async function read(response) {
+  const reader = response.body?.getReader();
+  const decoder = new TextDecoder();
+  let text = "";
+  for (let size = 0; reader;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    size += value.length;
+    if (size > largest) {
+      reader.cancel().catch(() => {});
+      throw new Refusal("The answer is too long to be shown.", response.status, "Use kubectl, which asks for it in parts.");
+    }
+    text += decoder.decode(value, { stream: true });
+  }
+  return text + decoder.decode();
+}
+
 /**
  * Sends a request. Answers are cleaned for display unless raw is set.
  * @param {string} method @param {string} path
@@ -60,11 +81,11 @@ export async function call(method, path, { body, type = "application/json", raw,
     if (signal?.aborted) throw problem;
     throw new Refusal("The hub cannot be reached.", 0, "Check the network. The page connects again by itself.");
   }
-  const answer = await response.text();
+  const answer = await read(response);
   if (response.ok && text) return clean(answer, 262_144);
   let value;
   try {
-    value = raw ? JSON.parse(answer) : parse(answer);
+    value = (raw ? JSON.parse(answer) : parse(answer)) ?? {};
   } catch {
     value = {};
   }
@@ -94,9 +115,15 @@ export function path({ group = "", version = "v1", resource, namespace, name, su
 /** @param {Ref} ref @param {{ signal?: AbortSignal }} [options] */
 export const get = (ref, options) => call("GET", path(ref), options);
 
-/** Lists up to limit objects. @param {Ref} ref @param {{ limit?: number, query?: Record<string, string>, signal?: AbortSignal }} [options] */
-export const list = (ref, { limit = 500, query = {}, signal } = {}) =>
-  call("GET", `${path(ref)}?${new URLSearchParams({ limit: String(limit), ...query })}`, { signal });
+/**
+ * Lists up to limit objects, even if a member sends more. All have a name.
+ * @param {Ref} ref @param {{ limit?: number, query?: Record<string, string>, signal?: AbortSignal }} [options]
+ * @returns {Promise<{ items: any[], metadata?: any }>}
+ */
+export async function list(ref, { limit = 500, query = {}, signal } = {}) {
+  const { items, metadata } = await call("GET", `${path(ref)}?${new URLSearchParams({ limit: String(limit), ...query })}`, { signal });
+  return { items: Array.isArray(items) ? items.filter((o) => typeof o?.metadata?.name === "string").slice(0, limit) : [], metadata };
+}
 
 /** Creates an object. dryRun lets the server check it without creating it. @param {Ref} ref @param {any} object */
 export const create = (ref, object, dryRun = false) => call("POST", path(ref) + (dryRun ? "?dryRun=All" : ""), { body: object });

@@ -41,7 +41,7 @@ export function may(attributes, member = "") {
     const answer = entry?.answer ?? signal(/** @type {boolean | undefined} */ (undefined));
     entry = { at: Date.now(), answer };
     known.set(key, entry);
-    review(member, full).then((status) => { answer.value = status.allowed === true; }, () => { answer.value = true; });
+    review(member, full).then((status) => { answer.value = status?.allowed === true; }, () => { answer.value = true; });
   }
   return entry.answer.value;
 }

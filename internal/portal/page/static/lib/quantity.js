@@ -14,7 +14,7 @@ const factors = {
 
 /** Returns the value of a quantity, or 0. @param {string | number | undefined} text */
 export function quantity(text) {
-  const [, number, unit] = /^([+-]?[0-9.]+(?:e[+-]?\d+)?)([a-zA-Z]{0,2})$/.exec(String(text ?? "")) ?? [];
+  const [, number, unit] = /^([+-]?[0-9.]+(?:e[+-]?\d+)?)([a-zA-Z]{0,2})$/.exec(typeof text === "object" ? "" : String(text ?? "")) ?? [];
   return number ? Number(number) * (factors[unit] ?? 1) || 0 : 0;
 }
 

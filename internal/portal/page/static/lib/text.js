@@ -59,8 +59,11 @@ export function command(parts, ...values) {
  */
 export const own = (map, key) => (map && Object.hasOwn(map, key) ? map[key] : undefined);
 
-/** Returns the beginning of a text. @param {string | undefined} text */
-export const short = (text, limit = 300) => (text && text.length > limit ? text.slice(0, limit) + "…" : text ?? "");
+/** Returns the beginning of a text, or "" for a value that is no text. @param {any} text */
+export function short(text, limit = 300) {
+  const all = typeof text === "string" || typeof text === "number" ? String(text) : "";
+  return all.length > limit ? all.slice(0, limit) + "…" : all;
+}
 
 /** Returns a number with commas: 10,000. The first use of toLocaleString takes browsers some 50 ms. @param {number | string} n */
 export const digits = (n) => String(n).replace(/\B(?=(\d{3})+(?!\d))/g, ",");

@@ -31,7 +31,7 @@ const when = (event) => event.series?.lastObservedTime ?? event.lastTimestamp ??
  */
 async function fetchEvents(namespaces, fieldSelector, signal) {
   const answers = await Promise.all(namespaces.map((namespace) => list({ resource: "events", namespace }, { limit: most, query: { fieldSelector }, signal })));
-  return { events: answers.flatMap(({ items = [] }) => items).sort((a, b) => (when(a) < when(b) ? 1 : -1)), cut: answers.some((answer) => answer.metadata?.continue) };
+  return { events: answers.flatMap(({ items }) => items).sort((a, b) => (when(a) < when(b) ? 1 : -1)), cut: answers.some((answer) => answer.metadata?.continue) };
 }
 
 /** @param {{ event: any, named?: boolean }} props */

@@ -17,21 +17,21 @@ import { Table } from "../ui/table.js";
 
 /** @typedef {import("../core/states.js").StateName} StateName */
 
+// Members send nodes, so fields can have any type.
 /** @param {any} node */
-function nodeRow(node) {
-  const { metadata, spec = {}, status = {} } = node;
+function nodeRow({ metadata, spec, status }) {
   /** @type {any[]} */
-  const conditions = status.conditions ?? [];
+  const conditions = Array.isArray(status?.conditions) ? status.conditions.slice(0, 100).filter(Boolean) : [];
   const ready = conditions.find((c) => c.type === "Ready");
   // All other conditions of nodes are problems when they are True, for example MemoryPressure.
   const wrong = conditions.filter((c) => c.type !== "Ready" && c.status === "True").map((c) => words(c.type));
   const roles = Object.keys(metadata.labels ?? {}).filter((key) => key.startsWith("node-role.kubernetes.io/")).map((key) => key.slice(24));
   /** @type {StateName} */
-  const name = ready?.status !== "True" || wrong.length > 0 ? "broken" : spec.unschedulable ? "waiting" : "working";
-  const word = ready?.status !== "True" ? (ready?.status === "Unknown" ? "Not heard of" : "Not ready") : wrong[0] ?? (spec.unschedulable ? "Cordoned" : "Ready");
-  return { key: metadata.name, name: metadata.name, state: { name, word, title: short(ready?.message, 300) }, roles: roles.sort().join(", "),
-    version: short(status.nodeInfo?.kubeletVersion, 60), system: [status.nodeInfo?.osImage, status.nodeInfo?.architecture].filter(Boolean).join(", "),
-    cpu: quantity(status.allocatable?.cpu), memory: quantity(status.allocatable?.memory), created: metadata.creationTimestamp ?? "" };
+  const name = ready?.status !== "True" || wrong.length > 0 ? "broken" : spec?.unschedulable ? "waiting" : "working";
+  const word = ready?.status !== "True" ? (ready?.status === "Unknown" ? "Not heard of" : "Not ready") : wrong[0] ?? (spec?.unschedulable ? "Cordoned" : "Ready");
+  return { key: metadata.name, name: metadata.name, state: { name, word, title: short(ready?.message, 300) }, roles: short(roles.sort().join(", "), 200),
+    version: short(status?.nodeInfo?.kubeletVersion, 60), system: [short(status?.nodeInfo?.osImage, 100), short(status?.nodeInfo?.architecture, 60)].filter(Boolean).join(", "),
+    cpu: quantity(status?.allocatable?.cpu), memory: quantity(status?.allocatable?.memory), created: short(metadata.creationTimestamp, 60) };
 }
 
 /** @typedef {ReturnType<typeof nodeRow>} NodeRow */
@@ -61,7 +61,7 @@ export function Nodes({ row }) {
 /** @param {{ member: string }} props */
 function NodeTable({ member }) {
   const { value, error, loading, retry } = useFetch((signal) => list({ resource: "nodes", member }, { signal }), [member]);
-  const rows = useMemo(() => (value?.items ?? []).map(nodeRow).sort((/** @type {NodeRow} */ a, /** @type {NodeRow} */ b) => order[a.state.name] - order[b.state.name] || (a.key < b.key ? -1 : 1)), [value]);
+  const rows = useMemo(() => (value?.items ?? []).map(nodeRow).sort((a, b) => order[a.state.name] - order[b.state.name] || (a.key < b.key ? -1 : 1)), [value]);
   if (error) return html`<${Problem} title="The nodes cannot be shown." error=${error} retry=${retry} />`;
   if (!value) return html`<${Loading} label="Loading the nodes" />`;
   return html`<div class="toolbar"><span class="soft" role="status">${rows.length} nodes${value.metadata?.continue && ", the first of more"}, as the cluster lists them now</span><span class="spring"></span>

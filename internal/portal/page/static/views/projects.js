@@ -103,8 +103,8 @@ async function quotas(project, member, signal) {
   const label = { labelSelector: `cluster.drover.dev/project=${project.metadata.name}` };
   try {
     const [namespaces, all] = await Promise.all([list({ resource: "namespaces", member }, { query: label, signal }), list(ref, { query: { fieldSelector: "metadata.name=drover-project" }, signal })]);
-    const found = new Map((all.items ?? []).map((/** @type {any} */ q) => [q.metadata.namespace, q]));
-    return (namespaces.items ?? []).map((/** @type {any} */ n) => ({ name: n.metadata.name, quota: found.get(n.metadata.name) }));
+    const found = new Map(all.items.map((q) => [q.metadata.namespace, q]));
+    return namespaces.items.map((n) => ({ name: n.metadata.name, quota: found.get(n.metadata.name) }));
   } catch (/** @type {any} */ problem) {
     if (problem.status !== 403) throw problem;
   }
