@@ -41,8 +41,8 @@ export function parse(json) {
 
 /**
  * Returns a command for a shell, in which each value is one word: command`kubectl drover use ${key}`. Control characters
- * are removed, and what a shell would interpret is quoted. The command is empty if a value is empty or begins with a dash,
- * because a program would read it as an option.
+ * are removed, and words with characters that mean something to a shell are quoted. The command is empty if a value is
+ * empty, or begins with a dash, because a program would read it as an option.
  * @param {TemplateStringsArray} parts @param {...string} values
  */
 export function command(parts, ...values) {

@@ -19,7 +19,7 @@ const places = 8; // workspaces that are asked one by one
 
 const lists = { verb: "list", resource: "events", group: "" };
 
-/** What says that it has reported an event. @param {any} event */
+/** The component that reported an event, by its own account. @param {any} event */
 const reporter = (event) => short(event.reportingComponent || event.source?.component, 60) || "unknown";
 
 /** When an event happened last. @param {any} event @returns {string} */
