@@ -215,3 +215,17 @@ func TestAMemberCannotBreakThePageWithItsAnswers(t *testing.T) {
 		sees(t, p, tt.wanted...)
 	}
 }
+
+// TestActionsStayWhileTheirRightsAreAskedAgain resets the stream, after which the page asks again what the user may do.
+func TestActionsStayWhileTheirRightsAreAskedAgain(t *testing.T) {
+	_, p := signedIn(t, 1)
+	const right = `({ verb: "create", resource: "clusters", namespace: "x" })`
+	eventually(t, p, `import("/ui/core/rights.js").then(({ may }) => may(`+right+`) === true)`, true)
+	before := reviews(p)
+	var kept bool
+	p.Evaluate(`import("/ui/core/rights.js").then(({ may, forget }) => { forget(); return may(`+right+`) === true; })`,
+		&kept)
+	if p.Evaluate(painted, nil); !kept || reviews(p) == before {
+		t.Errorf("the action stays: %t, after %d reviews and then %d, want it to stay and one more", kept, before, reviews(p))
+	}
+}

@@ -15,8 +15,8 @@ const most = 500; // answers that are kept
 /** @type {Map<string, { at: number, answer: import("../third_party/signals.js").Signal<boolean | undefined> }>} */
 const known = new Map();
 
-/** Forgets all answers, for example after the user's rights have changed. */
-export const forget = () => known.clear();
+/** Asks all questions again when they are needed, for example after the user's rights have changed. Until then, actions stay. */
+export const forget = () => { for (const entry of known.values()) entry.at = 0; };
 
 // Forgets old answers, and returns whether there were any.
 function makeRoom() {
