@@ -153,10 +153,11 @@ func (e *Election) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 var errRestored = errors.New("the cluster went back to an earlier state: its etcd was restored from a backup")
 
 // observe records the version of a Lease that was read or written. If Options.Restored is set and the version is lower
-// than before, observe calls it and returns errRestored. The version changes only when the Lease is written, and then increases. A lower version therefore
-// comes from a backup, even if much has been written to etcd since the restore, or if the restore has increased
-// etcd's revisions. The replica that was the leader detects the restore at its next write. The other replicas detect
-// it before they take the Lease, because they take it only after they have seen it unchanged for its duration.
+// than before, observe calls it and returns errRestored. The version changes only when the Lease is written, and then
+// increases. A lower version therefore comes from a backup, even if much has been written to etcd since the restore, or
+// if the restore has increased etcd's revisions. The replica that was the leader detects the restore at its next write.
+// The other replicas detect it before they take the Lease, because they take it only after they have seen it unchanged
+// for its duration.
 func (e *Election) observe(lease *coordinationv1.Lease) error {
 	before := e.newest
 	if version, err := strconv.ParseUint(lease.ResourceVersion, 10, 64); err == nil {
