@@ -81,9 +81,9 @@ func clicks(element string) string {
 	})`
 }
 
-// TestEveryViewFitsEveryScreen shows a realistic fleet on three screens, light and dark. Nothing may be wider than its
+// TestLong_EveryViewFitsEveryScreen shows a realistic fleet on three screens, light and dark. Nothing may be wider than its
 // place, and axe-core may find nothing.
-func TestEveryViewFitsEveryScreen(t *testing.T) {
+func TestLong_EveryViewFitsEveryScreen(t *testing.T) {
 	chromium.Find(t)
 	f := newFleet(t, 0)
 	fetched(f)
