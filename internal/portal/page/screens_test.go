@@ -81,8 +81,8 @@ func clicks(element string) string {
 	})`
 }
 
-// TestLong_EveryViewFitsEveryScreen shows a realistic fleet on three screens, light and dark. Nothing may be wider than its
-// place, and axe-core may find nothing.
+// TestLong_EveryViewFitsEveryScreen shows a realistic fleet on three screens, light and dark. Nothing may be wider than
+// its place, and axe-core may find nothing.
 func TestLong_EveryViewFitsEveryScreen(t *testing.T) {
 	chromium.Find(t)
 	f := newFleet(t, 0)
