@@ -160,7 +160,7 @@ func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
 	}
 	return "", fmt.Errorf("the current context %s leads to a member of the hub %s, and no context of that hub is known: "+
 		"select it with --context, or remember it with \"kubectl drover use --hub=%s --ca FILE --context CONTEXT\"",
-		Visible(name), Visible(base), Visible(base))
+		Visible(name), Visible(base), Quoted(base))
 }
 
 // LeadsToHub reports whether a context is known to point to a hub's API server. This is the case if the context was
@@ -221,7 +221,7 @@ var ErrNoHub = errors.New("no hub is known")
 func ErrGuessed(hub string) error {
 	return fmt.Errorf("the current context does not say which hub is meant, and this command may change something: "+
 		"select the hub with --hub or --context, for example --hub=%s, or make it current with \"kubectl drover use --hub\"",
-		Visible(hub))
+		Quoted(hub))
 }
 
 // workspaceOf returns the workspace of the Cluster that a context points to, or "" if the workspace is not known.

@@ -161,7 +161,7 @@ func hubOf(sessions []*login.Session, servers []string) (issuer string, found bo
 
 // signedOut adds the sign-in command to an error message.
 func signedOut(why error, issuer string) error {
-	return fmt.Errorf("%w: run \"kubectl drover login %s\"", why, issuer)
+	return fmt.Errorf("%w: run \"kubectl drover login %s\"", why, cli.Quoted(issuer))
 }
 
 func (o *options) getToken(c *cobra.Command, s signing) error {

@@ -121,7 +121,7 @@ func (o *options) writeKubeconfig(c *cobra.Command, to target, session *login.Se
 	}
 	if session.User != "" && !to.static {
 		return fmt.Errorf("a kubeconfig for others would contain the credentials of your user %s: use --merge, or sign in "+
-			"with \"kubectl drover login %s\"", cli.Plain(session.User), session.Issuer)
+			"with \"kubectl drover login %s\"", cli.Plain(session.User), cli.Quoted(session.Issuer))
 	}
 	file, err := to.open(c)
 	if err != nil {

@@ -87,7 +87,7 @@ func (p *plainHub) session(userAgent string) (*login.Session, error) {
 	case !hasToken:
 		return nil, fmt.Errorf("%w, user %s of the kubeconfig has no token, and the hub's proxy accepts no client "+
 			"certificates: sign in with \"kubectl drover login %s --ca FILE\", or use a context with a token",
-			login.ErrSignedOut, cli.Plain(p.user), p.url)
+			login.ErrSignedOut, cli.Plain(p.user), cli.Quoted(p.url))
 	}
 	config := rest.CopyConfig(p.Config)
 	config.Host, config.APIPath = p.url, ""
@@ -134,8 +134,8 @@ func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
 	if !errors.Is(err, login.ErrSignedOut) {
 		return session, err
 	}
-	if session, failed := o.sessionOfContext(ctx); !errors.Is(failed, login.ErrSignedOut) {
-		return session, failed
+	if failed := o.publishedSession(ctx); failed != nil {
+		return nil, failed
 	}
 	p, failed := o.plain(ctx)
 	if failed != nil {

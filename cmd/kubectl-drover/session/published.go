@@ -6,6 +6,7 @@ package session
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -86,29 +87,29 @@ func (o *options) origin(ctx context.Context, session *login.Session) string {
 	return name
 }
 
-// sessionOfContext returns the user's session with the hub whose API server the current context leads to. It uses the
-// addresses that the API server publishes, because the kubeconfig does not have them. It returns an error that matches
-// login.ErrSignedOut if there is no session.
-func (o *options) sessionOfContext(ctx context.Context) (*login.Session, error) {
+// publishedSession returns an error that names the user's session with the hub whose API server the current context may
+// lead to. It uses the addresses that the API server publishes, because the kubeconfig does not have them. The session
+// itself is not used: the API server may belong to a member, which must not choose the hub that a command acts on.
+// publishedSession returns nil if there is no such session.
+func (o *options) publishedSession(ctx context.Context) error {
 	store, err := sessions()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	all, err := store.List()
 	if err != nil || len(all) == 0 || o.HubName != "" || o.Overrides.ClusterInfo.Server != "" {
-		return nil, login.ErrSignedOut
+		return nil
 	}
 	raw, err := o.Loading.GetStartingConfig()
 	if err != nil {
-		return nil, login.ErrSignedOut
+		return nil
 	}
 	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
 	for _, url := range publishedAt(ctx, o.Options, raw, current) {
 		if _, err := store.Load(url); err == nil {
-			at, shared := *o, *o.Options
-			at.Options, shared.HubName = &shared, url
-			return at.signedIn(ctx)
+			return fmt.Errorf("context %s does not say which hub is meant. Its API server publishes the address %s, where you "+
+				"are signed in: add --hub=%s if this is your hub", cli.Plain(current), url, url)
 		}
 	}
-	return nil, login.ErrSignedOut
+	return nil
 }

@@ -378,7 +378,7 @@ func TestUseAdvisesButDoesNotRememberTheContextThatPublishesTheHub(t *testing.T)
 	}
 }
 
-func TestAHubsPublishedAddressSelectsTheSessionOrIsAdvised(t *testing.T) {
+func TestAHubsPublishedAddressIsAdvised(t *testing.T) {
 	hub := testkit.Start(t)
 	workspace := hub.Workspace(t)
 	url, ca := newProxy(t, workspace, "of-alice")
@@ -399,7 +399,10 @@ func TestAHubsPublishedAddressSelectsTheSessionOrIsAdvised(t *testing.T) {
 	u.signIn(t, other, ca, "of-alice")
 	u.refuses(t, `"kubectl drover login `+url+` --ca FILE"`, "exec", "prod", "--", "true")
 	u.signIn(t, url, ca, "of-alice")
-	u.says(t, "1 of 1 Clusters: succeeded", "exec", "prod", "--", "true")
+	const advice = "context admin does not say which hub is meant. Its API server publishes the address "
+	u.refuses(t, advice+url+", where you are signed in: add --hub="+url+" if this is your hub",
+		"exec", "prod", "--", "true")
+	u.says(t, "1 of 1 Clusters: succeeded", "exec", "--hub="+url, "prod", "--", "true")
 
 	config = u.config(t) // another hub was selected since
 	config.Clusters["b"] = &clientcmdapi.Cluster{Server: "https://10.0.0.2:6443"}
@@ -411,7 +414,7 @@ func TestAHubsPublishedAddressSelectsTheSessionOrIsAdvised(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.says(t, "1 of 1 Clusters: succeeded", "exec", "prod", "--", "true")
+	u.refuses(t, advice+url, "exec", "prod", "--", "true")
 	publish(t, hub, "https://hub-c.example.com")
 	u.refuses(t, "does not say which hub is meant", "exec", "prod", "--", "true")
 }

@@ -147,7 +147,7 @@ func callHub(ctx context.Context, s *login.Session, method, path string, content
 	switch {
 	case resp.StatusCode == http.StatusUnauthorized && s.Client != nil:
 		return fmt.Errorf("the hub %s does not accept the credentials of user %s of the kubeconfig: %s: sign in with "+
-			"\"kubectl drover login %s\"", s.Issuer, s.User, status.Message, s.Issuer)
+			"\"kubectl drover login %s\"", s.Issuer, s.User, status.Message, cli.Quoted(s.Issuer))
 	case resp.StatusCode == http.StatusUnauthorized:
 		return signedOut(fmt.Errorf("the hub %s rejected your token: %s", s.Issuer, status.Message), s.Issuer)
 	case resp.StatusCode == http.StatusNotFound && (method == http.MethodGet || status.Message == ""):
