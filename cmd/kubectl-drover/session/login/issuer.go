@@ -75,7 +75,7 @@ func ParseURL(raw string) (string, error) {
 	}
 	u, err := url.Parse(raw)
 	if err == nil {
-		if hub, _, found := strings.Cut(u.Path+"/", pagePath+"/"); found {
+		if hub, found := strings.CutSuffix(strings.TrimRight(u.Path, "/"), pagePath); found {
 			u = &url.URL{Scheme: u.Scheme, User: u.User, Host: u.Host, Path: hub}
 		}
 		u.Path, u.RawPath = strings.TrimRight(u.Path, "/"), strings.TrimRight(u.RawPath, "/")

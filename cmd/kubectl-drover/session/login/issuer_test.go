@@ -377,6 +377,7 @@ func TestParseURL(t *testing.T) {
 		"hub.example.com/ui":                                     "https://hub.example.com",
 		"https://hub.example.com/a/ui/":                          "https://hub.example.com/a",
 		"https://hub.example.com/gui/":                           "https://hub.example.com/gui",
+		"https://hub.example.com/ui/drover/":                     "https://hub.example.com/ui/drover",
 		"https://hub.example.com/ui/?q=prod#/clusters/team/prod": "https://hub.example.com",
 		"https://user@hub.example.com/ui/":                       "",
 		"http://hub.example.com":                                 "",
