@@ -102,7 +102,8 @@ func TestTheCommandAnswersFromRealAPIServers(t *testing.T) {
 	s := newFixture(t)
 	s.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.workspace, Name: "never"}})
 	first, second := s.Workspace(t), s.Workspace(t)
-	for _, cluster := range []string{first + "/alone", first + "/twice", second + "/twice"} {
+	alone := first + "/alone"
+	for _, cluster := range []string{alone, first + "/twice", second + "/twice"} {
 		workspace, name, _ := strings.Cut(cluster, "/")
 		s.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: name}})
 	}
@@ -153,7 +154,7 @@ func TestTheCommandAnswersFromRealAPIServers(t *testing.T) {
 				"a/prod is not in the workspace b: omit -w"}},
 		"a member that is only elsewhere": {
 			"who-can get deployments alone", 2, []string{
-				"in all namespaces of cluster alone"}},
+				"in all namespaces of cluster alone", " has no cluster alone: the answer is for " + alone}},
 		"a member of several other workspaces": {
 			"who-can get deployments twice", 2, []string{
 				"several workspaces have a Cluster twice: use " + first + "/twice or " + second + "/twice"}},

@@ -75,6 +75,7 @@ func (o *options) inquire(ctx context.Context, verb, resource string) (*inquiry,
 	if err != nil {
 		return nil, err
 	}
+	selected := h.Workspace
 	if err := o.locate(ctx, h); err != nil {
 		return nil, err
 	}
@@ -83,6 +84,10 @@ func (o *options) inquire(ctx context.Context, verb, resource string) (*inquiry,
 		return nil, err
 	}
 	q := &inquiry{hub: g, workspace: h.Workspace, where: access.Place{Cluster: o.cluster}}
+	if h.Workspace != selected {
+		q.remarks = append(q.remarks, fmt.Sprintf("workspace %s has no cluster %s: the answer is for %s/%s",
+			cli.Visible(selected), cli.Visible(o.cluster), cli.Visible(h.Workspace), cli.Visible(o.cluster)))
+	}
 	names := mapperOf(h.Config) // most of a member's resources also exist on the hub
 	if q.member, err = o.reach(ctx, h, g); err != nil {
 		q.remarks = append(q.remarks, fmt.Sprintf("the member was not queried: %v", err))
