@@ -64,7 +64,9 @@ func hasFoldedPrefix(name, prefix string) bool {
 // StripAnswer removes headers from a response if they would affect the server's whole host and not just the response.
 func StripAnswer(h http.Header) {
 	for _, name := range []string{"Set-Cookie", "Set-Cookie2", "Alt-Svc", "Strict-Transport-Security", "Clear-Site-Data",
-		"Public-Key-Pins", "Nel", "Report-To", "Reporting-Endpoints", "Service-Worker-Allowed", "Set-Login"} {
+		"Public-Key-Pins", "Nel", "Report-To", "Reporting-Endpoints", "Service-Worker-Allowed", "Set-Login",
+		"Accept-Ch", "Critical-Ch", "Expect-Ct", "Origin-Agent-Cluster", "Public-Key-Pins-Report-Only",
+		"Sec-Session-Registration", "Secure-Session-Registration", "Use-As-Dictionary"} {
 		delete(h, name)
 	}
 }
