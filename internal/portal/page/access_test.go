@@ -68,6 +68,22 @@ func activate(t *testing.T, p *chromium.Page, selector, text string) {
 	p.Press("Enter")
 }
 
+// fillGrant fills the form for grants in workspace team and returns the YAML that the form shows. The kind of the place
+// is Cluster or Project.
+func fillGrant(t *testing.T, p *chromium.Page, user, role, kind, place string) string {
+	t.Helper()
+	sees(t, p, "dialog: Grant a role")
+	choose(t, p, "Name", "github:"+user)
+	choose(t, p, "Workspace", "team")
+	choose(t, p, kind, place)
+	choose(t, p, "Role", role)
+	eventually(t, p, `document.querySelector("dialog pre")?.textContent.includes("name: `+
+		strings.Join([]string{user, role, place}, "-")+`-")`, true)
+	var yaml string
+	p.Evaluate(`document.querySelector("dialog pre").textContent`, &yaml)
+	return yaml
+}
+
 // choose selects an option of a field with the keyboard, as a user does who types its first letters.
 func choose(t *testing.T, p *chromium.Page, label, option string) {
 	t.Helper()
@@ -140,14 +156,7 @@ func TestARefusedGrantKeepsTheForm(t *testing.T) {
 	at(p, "#/access/roles/viewer")
 	sees(t, p, "heading: viewer", "cell: get, list", "cell: pods")
 	activate(t, p, "main button", "Grant this role")
-	sees(t, p, "dialog: Grant a role")
-	choose(t, p, "Name", "github:dan")
-	choose(t, p, "Workspace", "team")
-	choose(t, p, "Project", "shop")
-	choose(t, p, "Role", "viewer")
-	eventually(t, p, `document.querySelector("dialog pre")?.textContent.includes("name: dan-viewer-shop-")`, true)
-	var yaml string
-	p.Evaluate(`document.querySelector("dialog pre").textContent`, &yaml)
+	yaml := fillGrant(t, p, "dan", "viewer", "Project", "shop")
 	f.on("PATCH "+bindingsPath+"projectroletemplatebindings/"+nameIn(yaml), func(map[string]any) (int, any) {
 		return http.StatusForbidden, map[string]any{"message": "user local:alice cannot bind roletemplates viewer"}
 	})
@@ -355,7 +364,7 @@ func TestInstallationsAndSnapshotsAreShownWhereTheyAreInstalled(t *testing.T) {
 	eventually(t, p, `document.querySelectorAll("dialog option").length`, 2)
 	choose(t, p, "Installation", "team/edge")
 	activate(t, p, "dialog button", "Take")
-	sent := f.awaitSent(t, "PATCH "+provision[:len(provision)-1]+"/namespaces/team/etcdsnapshots/edge-")
+	sent := f.awaitSent(t, "POST "+provision[:len(provision)-1]+"/namespaces/team/etcdsnapshots")
 	if got := fmt.Sprint(sent.body["spec"]); got != "map[clusterRef:map[kind:ClusterInstallation name:edge]]" {
 		t.Errorf("the page sent %s, want a snapshot of the installation", got)
 	}

@@ -18,11 +18,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/test/chromium"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -304,8 +306,21 @@ func TestAnExpiredImportMakesANewCommand(t *testing.T) {
 	at(p, "#/clusters/team/c0001")
 	sees(t, p, "heading: Connect this cluster", "StaticText: Import expired", "StaticText: another cluster came",
 		"button: Make a new command")
-	p.Evaluate(`[...document.querySelectorAll("main .note button")].at(-1).click()`, nil)
-	receives(t, removed, "/k8s/local/api/v1/namespaces/team/secrets/c0001-registration {}")
+	const path = "/k8s/local/api/v1/namespaces/team/secrets/c0001-registration"
+	var owner atomic.Value
+	owner.Store("uid-of-another")
+	f.respond("GET "+path, func(*http.Request) (int, any) {
+		return http.StatusOK, map[string]any{"metadata": map[string]any{"uid": "uid-of-the-secret",
+			"labels":          map[string]any{v1.LabelCluster: "c0001", v1.LabelSecretKind: v1.SecretKindRegistration},
+			"ownerReferences": []any{map[string]any{"uid": owner.Load()}}}}
+	})
+	renew := `[...document.querySelectorAll("main .note button")].at(-1).click()`
+	p.Evaluate(renew, nil)
+	sees(t, p, "StaticText: The Secret c0001-registration was not created by the hub: it does not belong to this Cluster.")
+	owner.Store("uid-of-c0001")
+	p.Evaluate(renew, nil)
+	receives(t, removed, path+
+		` {"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":"uid-of-the-secret"}}`)
 }
 
 func TestTheKubeconfigWorksWithKubectl(t *testing.T) {

@@ -100,20 +100,28 @@ export async function call(method, path, { body, type = "application/json", raw,
 /** The part of a Ref that names Drover's own API group. */
 export const drover = { group: "cluster.drover.dev", version: "v1" };
 
+// Encodes a part of a path. Browsers would resolve "..", so that the path would name something else.
+/** @param {string} text */
+function part(text) {
+  if (/^\.*$/.test(text)) throw new Refusal(`“${text}” is not a name.`, 400, "Correct the address or the form, and try again.");
+  return encodeURIComponent(text);
+}
+
 /**
  * Returns the path of an object or a list. member is "WORKSPACE/NAME"; without it the path is at the hub.
  * @param {Ref} ref
  */
 export function path({ group = "", version = "v1", resource, namespace, name, subresource, member }) {
-  const part = encodeURIComponent;
-  const root = member ? "/k8s/clusters/" + member.split("/").map(part).join("/") : "/k8s/local";
+  const names = member?.split("/") ?? [];
+  if (member && names.length !== 2) throw new Refusal(`“${member}” is not a cluster.`, 400, "Name it as WORKSPACE/NAME.");
+  const root = member ? "/k8s/clusters/" + names.map(part).join("/") : "/k8s/local";
   return root + (group ? `/apis/${part(group)}/${part(version)}` : `/api/${part(version)}`) +
     (namespace ? `/namespaces/${part(namespace)}` : "") + `/${part(resource)}` + (name ? `/${part(name)}` : "") +
     (subresource ? `/${part(subresource)}` : "");
 }
 
 /** @param {Ref} ref @param {{ signal?: AbortSignal }} [options] */
-export const get = (ref, options) => call("GET", path(ref), options);
+export const get = async (ref, options) => call("GET", path(ref), options);
 
 /**
  * Lists up to limit objects, even if a member sends more. All have a name.
@@ -126,18 +134,18 @@ export async function list(ref, { limit = 500, query = {}, signal } = {}) {
 }
 
 /** Creates an object. dryRun lets the server check it without creating it. @param {Ref} ref @param {any} object */
-export const create = (ref, object, dryRun = false) => call("POST", path(ref) + (dryRun ? "?dryRun=All" : ""), { body: object });
+export const create = async (ref, object, dryRun = false) => call("POST", path(ref) + (dryRun ? "?dryRun=All" : ""), { body: object });
 
 /** Applies fields with the field manager of the page. @param {Ref} ref @param {any} object */
-export const apply = (ref, object, force = false) =>
+export const apply = async (ref, object, force = false) =>
   call("PATCH", `${path(ref)}?fieldManager=drover-page&force=${force}`, { body: object, type: "application/apply-patch+yaml" });
 
 /** Merges fields. null removes one. @param {Ref} ref @param {any} fields */
-export const merge = (ref, fields) =>
+export const merge = async (ref, fields) =>
   call("PATCH", `${path(ref)}?fieldManager=drover-page`, { body: fields, type: "application/merge-patch+json" });
 
 /** Deletes one object: the one with this UID, if it is given. @param {Ref} ref @param {string} [uid] */
-export const remove = (ref, uid) => call("DELETE", path(ref), { body: uid ? { apiVersion: "v1", kind: "DeleteOptions", preconditions: { uid } } : {} });
+export const remove = async (ref, uid) => call("DELETE", path(ref), { body: uid ? { apiVersion: "v1", kind: "DeleteOptions", preconditions: { uid } } : {} });
 
 /** Returns the user with the names in bindings. */
 export const whoAmI = async () => (await call("GET", "/v1/whoami")).status.userInfo;

@@ -39,9 +39,11 @@ export function may(attributes, member = "") {
   if (!entry || entry.at < Date.now() - fresh) {
     if (!entry && known.size >= most && !makeRoom()) return true;
     const answer = entry?.answer ?? signal(/** @type {boolean | undefined} */ (undefined));
-    entry = { at: Date.now(), answer };
-    known.set(key, entry);
-    review(member, full).then((status) => { answer.value = status?.allowed === true; }, () => { answer.value = true; });
+    const asked = { at: Date.now(), answer };
+    const tell = (/** @type {boolean} */ allowed) => { if (known.get(key) === asked) answer.value = allowed; }; // not asked again since
+    known.set(key, asked);
+    review(member, full).then((status) => tell(status?.allowed === true), () => tell(true));
+    return answer.value;
   }
   return entry.answer.value;
 }

@@ -40,15 +40,15 @@ export function parse(json) {
 }
 
 /**
- * Returns a command for a shell, in which each value is one word: command`kubectl drover use ${key}`. Control characters
- * are removed, and words with characters that mean something to a shell are quoted. The command is empty if a value is
- * empty, or begins with a dash, because a program would read it as an option.
+ * Returns a command in which each value is one word: command`kubectl drover use ${key}`. The command is empty if a value
+ * contains anything but letters, digits, spaces and the characters _@+=:,./- , because shells quote other characters
+ * differently: sh, PowerShell, cmd and fish have no quotes in common that protect all of them. It is also empty if a
+ * value is empty, or begins with a dash, because a program would read it as an option.
  * @param {TemplateStringsArray} parts @param {...string} values
  */
 export function command(parts, ...values) {
-  const words = values.map((value) => value.replace(/[\t\n]/g, "").replace(hidden, ""));
-  if (words.some((word) => word === "" || word.startsWith("-"))) return "";
-  const quoted = words.map((word) => (/^(?!=)[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`));
+  if (!values.every((word) => /^[\w@+:,./][\w@+=:,./ -]*$/.test(word))) return "";
+  const quoted = values.map((word) => (word.includes(" ") ? `"${word}"` : word));
   return String.raw({ raw: parts }, ...quoted);
 }
 

@@ -4,7 +4,7 @@
 
 // The frame around all views: navigation, header, banner, dialogs and toasts.
 
-import { classes, html, signal, useEffect, useRef } from "../lib/html.js";
+import { classes, html, signal, useLayoutEffect, useRef } from "../lib/html.js";
 import { density, theme } from "../lib/prefs.js";
 import { href, match, route } from "../core/router.js";
 import { Dialogs } from "../ui/dialog.js";
@@ -55,8 +55,9 @@ export function Shell({ views, sections, user, onSignOut }) {
   const { tab, ...place } = params;
   const where = JSON.stringify([view.path, place]);
   const first = useRef(true);
-  useEffect(() => { document.title = `${title} – Drover`; }, [title]);
-  useEffect(() => {
+  useLayoutEffect(() => { document.title = `${title} – Drover`; }, [title]);
+  // The focus moves together with the new view. Later, it could be taken from an element that the user has chosen.
+  useLayoutEffect(() => {
     menu.value = false;
     const main = /** @type {HTMLElement} */ (document.getElementById("main"));
     main.scrollTop = 0;

@@ -76,7 +76,7 @@ function Grant({ known, close }) {
       const binding = await bindingFor({ ...form, name: form.name.trim(), until: timeOf(form.end, form.at) });
       const present = existingOf(binding);
       if (present && !sameGrant(present, binding)) throw new Error(`The binding ${binding.metadata.name} grants something else.`);
-      await apply({ ...drover, resource: resources[/** @type {"ProjectRoleTemplateBinding"} */ (binding.kind)], namespace: workspace, name: binding.metadata.name }, binding);
+      await apply({ ...drover, resource: resources[/** @type {"ProjectRoleTemplateBinding"} */ (binding.kind)], namespace: workspace, name: binding.metadata.name }, { ...binding, metadata: { ...binding.metadata, uid: present?.metadata.uid } });
       toast(`${binding.spec.subject.name} has the role ${form.role} in ${place(binding.spec)}.`);
       close();
     } catch (problem) {

@@ -9,7 +9,7 @@ import { html, signal, useMemo, useState } from "../lib/html.js";
 import { bytes, quantity } from "../lib/quantity.js";
 import { count, own, short } from "../lib/text.js";
 import { Time } from "../lib/time.js";
-import { apply, call, list } from "../core/api.js";
+import { call, create, list } from "../core/api.js";
 import { may } from "../core/rights.js";
 import { href, param, setQuery } from "../core/router.js";
 import { workspaces } from "../core/select.js";
@@ -152,7 +152,7 @@ function Take({ close }) {
     const [namespace, installation] = chosen.split("/");
     const name = `${installation.slice(0, 40)}-${new Date().toISOString().replace(/\D/g, "").slice(0, 14)}`;
     try {
-      await apply({ ...provision, resource: "etcdsnapshots", namespace, name }, { apiVersion: "provision.cluster.drover.dev/v1", kind: "EtcdSnapshot", metadata: { namespace, name }, spec: { clusterRef: { kind: "ClusterInstallation", name: installation } } });
+      await create({ ...provision, resource: "etcdsnapshots", namespace }, { apiVersion: "provision.cluster.drover.dev/v1", kind: "EtcdSnapshot", metadata: { namespace, name }, spec: { clusterRef: { kind: "ClusterInstallation", name: installation } } });
       changes.value++;
       toast(`The snapshot ${name} is being taken. List again to see its state.`);
       close();

@@ -75,7 +75,17 @@ function Failure({ cluster, state }) {
   const ref = { resource: "secrets", namespace, name: name + "-registration" };
   // The hub's policies also require the right to remove the agent.
   const expired = state.reason === "TokenExpired" && may({ verb: "delete", group: "", ...ref }) && may({ verb: "delete", resource: "clusters", subresource: "agent", namespace, name });
-  const renew = () => remove(ref).then(() => toast("The hub makes a new command."), setError);
+  const renew = async () => {
+    try {
+      const secret = await registration(namespace, name);
+      const found = foreign(secret, name, cluster.metadata.uid);
+      if (found) throw new Error(`The Secret ${ref.name} was not created by the hub: ${found}.`);
+      await remove(ref, secret.metadata.uid);
+      toast("The hub makes a new command.");
+    } catch (problem) {
+      setError(problem);
+    }
+  };
   const [cause] = explained(cluster);
   return html`<${Note} name="broken"><p><b>${state.word}.</b> ${short(state.message, 2000)}</p>${cause.remedy && html`<p>${cause.remedy}</p>`}${cause.command && html`<${Command} text=${cause.command} />`}
     ${expired && html`<p><button type="button" onClick=${renew}>Make a new command</button></p>`}</${Note}>${error && html`<${Problem} error=${error} />`}`;

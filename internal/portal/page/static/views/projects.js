@@ -120,7 +120,7 @@ function Usage({ project }) {
   const { metadata, spec, status = {} } = project;
   const clusters = [...objects("clusters").values()].filter((c) => c.metadata.namespace === metadata.namespace && targets(spec, c)).map((c) => c.metadata.name).sort();
   const [chosen, choose] = useState("");
-  const cluster = chosen || param("cluster") || clusters[0] || "";
+  const cluster = [chosen, param("cluster")].find((name) => clusters.includes(name)) ?? clusters[0] ?? "";
   const counts = new Map((status.namespaces ?? []).map((/** @type {any} */ n) => [n.cluster, n.count]));
   if (clusters.length === 0) return html`<${Card}><${Empty} icon="clusters" title="The project is in no cluster that you may watch" /></${Card}>`;
   return html`<${Card} title="Usage" actions=${html`<label class="inline">Cluster <select value=${cluster} onChange=${(/** @type {any} */ e) => choose(e.target.value)}>${clusters.slice(0, 1000).map((c) => html`<option value=${c}>${c}${counts.has(c) ? ` (${count(counts.get(c), "namespace")})` : ""}</option>`)}</select></label>`}>
