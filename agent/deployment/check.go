@@ -89,8 +89,8 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	}
 	for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
 		for name := range list {
-			// Any other resource may be one that only a certain node advertises. Requesting it would place the agent
-			// and its key on that node.
+			// Any other resource might be advertised by a single node only. Requesting it would place the agent and its
+			// key on that node.
 			if name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage {
 				return fmt.Errorf("its container asks for %s: an agent may ask for cpu, memory and ephemeral-storage only", name)
 			}

@@ -71,8 +71,8 @@ func (l *Loader) loadGiven(secret *corev1.Secret, exists bool) error {
 
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
-// identity returns the hub's identity from memory. If the hub has no identity yet, identity returns the one that agents
-// used before identities were stored in the Secret.
+// identity returns the hub's identity from memory. If the hub has no identity yet, identity returns the identity that
+// agents used before identities were stored in the Secret.
 func (l *Loader) identity(ctx context.Context) (string, error) {
 	if identity := l.Trust.Identity(); identity != "" {
 		return identity, nil

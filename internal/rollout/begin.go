@@ -170,8 +170,7 @@ func (v *view) begin() (*Node, Wait) {
 	return nil, w
 }
 
-// reason returns the reason to wait. If there are several reasons, it returns the one that a user most urgently needs
-// to act on.
+// reason returns the reason to wait. If there are several reasons, it returns the most urgent reason for a user to act.
 func (v *view) reason(t *tally, gate *Wait) Wait {
 	switch {
 	case t.first.stuckNode != "":

@@ -100,7 +100,7 @@ func StartPlane(ctx context.Context, programs Programs, name, dir string, users 
 		Assets: programs.PlaneAssets, ExtraEnv: programs.PlaneEnv,
 		ExtraArgs: map[string][]string{
 			// No kubelet renews the leases of nodes in these control planes. The excluded controller only checks the
-			// types in admission policies, which takes 0.6 s of CPU for those of a hub.
+			// types in admission policies, which takes 0.6 s of CPU for the policies of a hub.
 			lab.ControllerManager: {
 				"--node-monitor-grace-period=24h", "--controllers=*,-validatingadmissionpolicy-status-controller",
 			},

@@ -66,7 +66,7 @@ func (ch *Change) Real() bool { return ch.dryRun == dryRunNone }
 // Local reports whether the command must not send any changes to the hub.
 func (ch *Change) Local() bool { return ch.dryRun == dryRunClient }
 
-// Prints reports whether the command prints the object, or its name, instead of a line that says what was done.
+// Prints reports whether the command prints the object, or its name, instead of a sentence about the change.
 func (ch *Change) Prints() bool { return ch.output != "" }
 
 // Make calls do to change an object, and then prints the object. In a client-side dry run, it does not call do. In a
@@ -99,7 +99,7 @@ type Checked struct {
 }
 
 // Check calls check, which reads the objects that a command line refers to. In a client-side dry run, mistakes are only
-// warnings, and a message says what was not checked.
+// warnings, and a message lists the objects that were not checked.
 func (ch *Change) Check(ctx context.Context, c *cobra.Command, check func(context.Context) (Checked, error)) error {
 	if ch.Local() {
 		limited, cancel := context.WithTimeout(ctx, checkLimit)

@@ -55,7 +55,7 @@ type Wanted struct {
 	// object is first.
 	Snapshots []*provisionv1.EtcdSnapshot
 	Restores  []*provisionv1.EtcdRestore
-	// All contains all snapshots, including those that have ended.
+	// All contains all snapshots, including finished snapshots.
 	All []*provisionv1.EtcdSnapshot
 }
 

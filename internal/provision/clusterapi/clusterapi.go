@@ -312,5 +312,5 @@ type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
-// Refused marks the error as one that only a user can fix.
+// Refused returns true, because only a user can fix this error.
 func (r refusal) Refused() bool { return true }

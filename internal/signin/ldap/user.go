@@ -158,7 +158,7 @@ func (c *Connector) byID(id string) (string, error) {
 	return equals(c.Users.ID, id), nil
 }
 
-// single returns the only value of an attribute. If there are several values, it returns the one that is part of the
+// single returns the only value of an attribute. If there are several values, it returns the value that is part of the
 // DN.
 func single(entry *goldap.Entry, name string) string {
 	values := entry.GetEqualFoldAttributeValues(name)

@@ -257,7 +257,7 @@ func (l *Lab) waitForNodes(ctx context.Context, started []nodePlan, since time.T
 }
 
 // nodeReady returns nil if the node has reported, after the given time, that it is ready. Otherwise, the error says
-// what is missing.
+// why the node is not ready.
 func (l *Lab) nodeReady(ctx context.Context, n nodePlan, after time.Time) error {
 	client, err := l.client(n.cluster)
 	if err != nil {
