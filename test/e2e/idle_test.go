@@ -28,7 +28,8 @@ func testIdle(t *testing.T, s *system, cluster types.NamespacedName) {
 	s.await(t, cluster, time.Minute, func(c *v1.Cluster) bool { // the last that a Cluster's status tells of a member that has joined
 		return meta.IsStatusConditionTrue(c.Status.Conditions, v1.ConditionGuardsApplied)
 	})
-	statuses, before := s.statuses(t), writesOfStart(t, s.hub.Plane)
+	before := writesOfStart(t, s.hub.Plane)
+	statuses := s.statuses(t)
 	if len(before) == 0 {
 		t.Fatal("the API server counts no writes at all")
 	}

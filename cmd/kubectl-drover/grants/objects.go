@@ -17,20 +17,16 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// check looks for a role, a Cluster or a Project that does not exist. The hub would accept a binding that refers to a
-// missing object, but the binding would grant nothing.
+// check looks for a role, a Cluster, a Project or a user with a password that does not exist. The hub would accept a
+// binding that refers to a missing object, but the binding would grant nothing.
 func (o *options) check(ctx context.Context, h *cli.Hub) (cli.Checked, error) {
 	var found cli.Checked
-	wanted := v1.ContextCluster
-	targets := map[string]client.Object{}
-	switch {
-	case o.project != "":
-		wanted, targets[o.project] = v1.ContextProject, &v1.Project{}
-	case o.cluster != "":
-		targets[o.cluster] = &v1.Cluster{}
+	wanted, name, target := v1.ContextCluster, o.cluster, client.Object(&v1.Cluster{})
+	if o.project != "" {
+		wanted, name, target = v1.ContextProject, o.project, &v1.Project{}
 	}
-	for name, object := range targets {
-		switch err := h.Get(ctx, client.ObjectKey{Namespace: h.Workspace, Name: name}, object); {
+	if name != "" { // otherwise, the binding selects Clusters by their labels
+		switch err := h.Get(ctx, client.ObjectKey{Namespace: h.Workspace, Name: name}, target); {
 		case apierrors.IsForbidden(err):
 			found.Unread = append(found.Unread, h.Workspace+"/"+name)
 		case apierrors.IsNotFound(err):
@@ -70,8 +66,8 @@ func (o *options) checkUser(ctx context.Context, h *cli.Hub, found *cli.Checked)
 		found.Warnings = append(found.Warnings, fmt.Sprintf("the hub has no User %s: \"kubectl drover user create %s\" "+
 			"creates it, and users of a provider are called like github:%s", cli.Visible(name), cli.Visible(name),
 			cli.Visible(name)))
-	default:
-		return err
+	case err != nil:
+		return fmt.Errorf("read User %s: %w", cli.Visible(name), err)
 	}
 	return nil
 }

@@ -177,6 +177,8 @@ render() {
 	[ -z "$sign_in" ] || grep -qF 'signIn: {issuer: ' "$work/install.yaml" || die "install.yaml of this bundle has no configuration of the manager"
 	[ -z "$type" ] || grep -qxF "  type: $type" "$work/install.yaml" ||
 		die "install.yaml of this bundle has no Service drover"
+	[ -z "$node_port" ] || grep -qxF "    nodePort: $node_port" "$work/install.yaml" ||
+		die "install.yaml of this bundle has no port https to expose"
 	grep -qF "image: $pushed" "$work/install.yaml" || die "install.yaml of this bundle does not have the image $image"
 }
 
