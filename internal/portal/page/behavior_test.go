@@ -188,10 +188,7 @@ func TestThemeAndDensityAreKept(t *testing.T) {
 
 func TestALostConnectionCannotBeOverlooked(t *testing.T) {
 	f, p := signedIn(t, 3)
-	f.mu.Lock()
-	f.refusing = true
-	_ = f.conn.Close()
-	f.mu.Unlock()
+	f.cut(true)
 	sees(t, p, "alert", "StaticText: Not connected.", "button: Try now")
 	f.mu.Lock()
 	f.refusing = false

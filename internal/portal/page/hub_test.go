@@ -23,10 +23,12 @@ import (
 
 // fleet is a fake hub. It identifies the user and streams the objects of a test. Tests with real hubs are in test/e2e.
 type fleet struct {
-	url  string
-	mux  *http.ServeMux // tests add what their views fetch
-	mu   sync.Mutex     // guards all fields below, and writes to conn
-	conn *websocket.Conn
+	url string
+	mux *http.ServeMux // tests add what their views fetch
+	// opened is closed when the page has opened its first stream.
+	opened chan struct{}
+	mu     sync.Mutex // guards all fields below, and writes to conn
+	conn   *websocket.Conn
 	// secret contains each registration Secret, by name.
 	secret map[string]any
 	// denied contains the verbs that the user may not use.
@@ -41,7 +43,7 @@ type fleet struct {
 func newFleet(t *testing.T, clusters int) *fleet {
 	t.Helper()
 	mux := http.NewServeMux()
-	f := &fleet{mux: mux}
+	f := &fleet{mux: mux, opened: make(chan struct{})}
 	Register(mux)
 	mux.HandleFunc("GET /v1/whoami", func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer secret" {
@@ -65,6 +67,9 @@ func newFleet(t *testing.T, clusters int) *fleet {
 			return
 		}
 		f.mu.Lock()
+		if f.conn == nil {
+			close(f.opened)
+		}
 		f.conn = conn
 		for _, kind := range []string{"clusters", "projects", "clusterroletemplatebindings", "projectroletemplatebindings",
 			"plans", "hosts", "roletemplates"} {
@@ -122,10 +127,29 @@ func newFleet(t *testing.T, clusters int) *fleet {
 
 func (f *fleet) sendLocked(message any) { _ = f.conn.WriteJSON(message) }
 
+// send waits until the page has opened a stream, because a view can appear before.
 func (f *fleet) send(message any) {
+	f.wait()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.sendLocked(message)
+}
+
+// cut closes the stream. A hub that refuses opens no other.
+func (f *fleet) cut(refuse bool) {
+	f.wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refusing = refuse
+	_ = f.conn.Close()
+}
+
+func (f *fleet) wait() {
+	select {
+	case <-f.opened:
+	case <-time.After(30 * time.Second):
+		panic("the page should open a stream within 30 seconds")
+	}
 }
 
 // cluster returns a Cluster whose agent has joined.

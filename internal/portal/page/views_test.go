@@ -140,9 +140,7 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 	})
 	t.Run("a stream that is cut is opened again from the beginning", func(t *testing.T) {
 		at(p, "#clusters")
-		f.mu.Lock()
-		_ = f.conn.Close()
-		f.mu.Unlock()
+		f.cut(false)
 		sees(t, p, "rowheader: c0001")
 	})
 	if problems := slices.DeleteFunc(p.Problems(), func(s string) bool {
