@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Agent configures the agent in the member. The hub changes a connected agent through the agent's tunnel if the agent
-// runs as the Deployment from its manifest. If the changed agent does not become ready, it is rolled back, and the
+// Agent configures the agent in the member. The hub applies changes through the agent's tunnel, provided that the agent
+// runs as the Deployment from its manifest. If the updated agent does not become ready, it is rolled back, and the
 // AgentUpToDate condition reports the rollback. Anyone who can choose the agent's image, the hub that the agent trusts
 // or the nodes that the agent runs on can obtain the agent's rights. Setting any field except replicas and resources
 // therefore requires the "update" verb on clusters/agent. No workspace role includes this verb.
@@ -29,10 +29,10 @@ type Agent struct {
 	Trust Trust `json:"trust,omitempty"`
 
 	// profile selects the rights of the agent in the member. With Full, the default, the agent delivers roles, bindings
-	// and projects, and forwards each request under the name of the user who sent it, so the member's RBAC applies.
-	// With ReadOnly, the agent reports on the member and forwards all users' requests as the user "drover:viewer", who
-	// has only the rights of the Kubernetes ClusterRole "view". Writes and exec requests are rejected, nothing is
-	// delivered, and earlier deliveries are withdrawn. The agent's rights are part of its manifest, so a change takes
+	// and projects, and impersonates the user in each request that it forwards, so the member's RBAC applies. With
+	// ReadOnly, the agent reports on the member and forwards all users' requests as the user "drover:viewer", who has only
+	// the rights of the Kubernetes ClusterRole "view". Write and exec requests are rejected, no objects are delivered, and
+	// objects that were delivered earlier are withdrawn. The agent's rights are part of its manifest, so a change takes
 	// effect when the new manifest is applied in the member. An agent never changes its own profile.
 	// +optional
 	// +kubebuilder:default=Full
@@ -46,12 +46,12 @@ type Agent struct {
 	// +kubebuilder:validation:Maximum=5
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// nodeAgent runs a node agent on every node. The DaemonSet of node agents uses the nodes' network and tolerates all
-	// taints. While no replica of the agent is connected, one of the node agents opens a tunnel so that users can still
-	// reach the member. Nothing is delivered in the meantime. Anyone who controls a node with a node agent can obtain
-	// the agent's rights. To limit the nodes, set nodeSelector or affinity. Both also apply to node agents. A change
-	// takes effect when the new manifest is applied in the member. Node agents require the Full profile. nodeAgent
-	// defaults to false.
+	// nodeAgent deploys a node agent to every node, as a DaemonSet that uses the host network and tolerates all taints.
+	// While no replica of the agent is connected, one of the node agents opens a tunnel so that users can still reach the
+	// member. No objects are delivered during this time. Anyone who controls a node with a node agent can obtain the
+	// agent's rights. To run node agents only on some nodes, set nodeSelector or affinity. Changes to nodeAgent take
+	// effect when the new manifest is applied in the member. Node agents require the Full profile. nodeAgent defaults to
+	// false.
 	// +optional
 	NodeAgent bool `json:"nodeAgent,omitempty"`
 
@@ -68,16 +68,16 @@ type Agent struct {
 	// +kubebuilder:validation:MaxItems=16
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
-	// affinity replaces the agent's default affinity, which prefers control plane nodes and spreads the replicas across
-	// different nodes.
+	// affinity replaces the agent's default affinity. By default, the agent prefers control plane nodes, and its replicas
+	// are spread across nodes.
 	// +optional
 	// +structType=atomic
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`
 
-	// resources are the compute resources of the agent's container. Only cpu, memory and ephemeral-storage are
-	// accepted. The hub and the agent both reject any other resource, because it could place the agent on a particular
-	// node. By default the container requests 20m CPU and 32Mi of memory and has a memory limit of 256Mi. Setting this
-	// field replaces all three defaults.
+	// resources are the compute resources of the agent's container. Only cpu, memory and ephemeral-storage are accepted.
+	// The hub and the agent both reject any other resource, because it could force the agent onto a particular node. By
+	// default the container requests 20m CPU and 32Mi of memory and has a memory limit of 256Mi. Setting this field
+	// replaces all three defaults.
 	// +optional
 	// +structType=atomic
 	Resources *AgentResources `json:"resources,omitempty"`
@@ -121,13 +121,13 @@ type AgentResources struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent accepts only cpu, memory and ephemeral-storage"
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
-	// limits are the resources that the container must not exceed. The allowed keys are cpu, memory and
-	// ephemeral-storage. The memory limit must be at least 32Mi, because an agent does not start with less. In a member
-	// with thousands of nodes, an agent needs 64Mi.
+	// limits are the resources that the container must not exceed. The allowed keys are cpu, memory and ephemeral-storage.
+	// The memory limit must be at least 32Mi, because an agent cannot start with less. In a member with thousands of
+	// nodes, set it to at least 64Mi.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=3
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent accepts only cpu, memory and ephemeral-storage"
-	// +kubebuilder:validation:XValidation:rule="!('memory' in self) || !string(self['memory']).matches('^-?[0-9.]+[a-zA-Z]*$') || !quantity(string(self['memory'])).isLessThan(quantity('32Mi'))",message="an agent does not start with less than 32Mi of memory: set memory to 32Mi or more, or leave it out"
+	// +kubebuilder:validation:XValidation:rule="!('memory' in self) || !string(self['memory']).matches('^-?[0-9.]+[a-zA-Z]*$') || !quantity(string(self['memory'])).isLessThan(quantity('32Mi'))",message="an agent does not start with less than 32Mi of memory: set memory to at least 32Mi, or omit it"
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 }
 
@@ -148,9 +148,9 @@ type AgentEnv struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Value string `json:"value,omitempty"`
 
-	// secretKey reads the value from this key of the Secret "drover-agent-env" in the agent's namespace "drover-agent"
-	// in the member. Create the Secret manually or with GitOps. The hub never sees it. While the Secret or the key is
-	// missing, the agent's pods do not start.
+	// secretKey is the key of the Secret "drover-agent-env" that contains the value. Create the Secret in the agent's
+	// namespace "drover-agent" in the member, manually or with GitOps. The hub cannot read it. The agent's pods do not
+	// start until the Secret and the key exist.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
@@ -162,10 +162,9 @@ type AgentEnv struct {
 type AgentProfile string
 
 const (
-	// ProfileFull forwards each request under the name of the user who sent it, and delivers roles, bindings and
-	// projects.
+	// ProfileFull delivers roles, bindings and projects, and impersonates the user in each forwarded request.
 	ProfileFull AgentProfile = "Full"
-	// ProfileReadOnly reports on the member and forwards all users' read requests as a single user.
+	// ProfileReadOnly reports on the member, and forwards all read requests as a single user.
 	ProfileReadOnly AgentProfile = "ReadOnly"
 )
 
@@ -187,45 +186,44 @@ type AgentStatus struct {
 	// replicas is the number of agent replicas with an open tunnel.
 	Replicas int32 `json:"replicas"`
 
-	// image is the image of the last rollout of the agent's Deployment. It is empty while the image is unknown.
+	// image is the image in the last rollout of the agent's Deployment. It is empty if the image is not known yet.
 	// +optional
 	Image string `json:"image,omitempty"`
 
-	// wantedImage is the image that the agent should run. The image comes from spec.agent or from the hub's
-	// configuration. wantedImage is empty once the agent runs that image.
+	// wantedImage is the image that the agent should run, as configured in spec.agent or in the hub's configuration. It is
+	// empty once the agent runs that image.
 	// +optional
 	WantedImage string `json:"wantedImage,omitempty"`
 
-	// observedGeneration is the generation of the Cluster on which the last rollout of the agent's Deployment was
-	// based.
+	// observedGeneration is the generation of the Cluster's spec that the last rollout of the agent's Deployment applied.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// upgrade describes the progress of this agent in the last upgrade of all agents. It is absent before the first
-	// such upgrade. These upgrades are controlled by agent.rollout in the hub's configuration.
+	// upgrade describes the progress of this agent in the latest upgrade of all agents. It is absent before the first such
+	// upgrade. agent.rollout in the hub's configuration controls these upgrades.
 	// +optional
 	Upgrade *AgentUpgrade `json:"upgrade,omitempty"`
 }
 
 // AgentUpgrade describes the progress of one agent in an upgrade of all agents.
 type AgentUpgrade struct {
-	// revision identifies the settings that the hub applies to the Deployments of all agents: the image, and the
-	// Deployment template that comes with the manager's version.
+	// revision identifies the settings that the hub applies to the Deployments of all agents. They consist of the image
+	// and the manager's built-in Deployment template.
 	Revision string `json:"revision"`
 
-	// wave is the wave that the Cluster belonged to when the upgrade of its agent started.
+	// wave is the name of the wave that the Cluster belonged to when the upgrade of its agent started.
 	// +optional
 	Wave string `json:"wave,omitempty"`
 
 	// since is the time when the upgrade of the agent started.
 	Since metav1.Time `json:"since"`
 
-	// complete is the time when the rollout of the new Deployment finished.
+	// complete is the time when the rollout of the upgraded Deployment finished.
 	// +optional
 	Complete *metav1.Time `json:"complete,omitempty"`
 
-	// failed is the time when the agent rolled its Deployment back, or when the hub stopped waiting for the upgraded agent
-	// to reconnect.
+	// failed is the time when the upgrade failed: either the agent rolled back its Deployment, or the upgraded agent did
+	// not reconnect in time.
 	// +optional
 	Failed *metav1.Time `json:"failed,omitempty"`
 }

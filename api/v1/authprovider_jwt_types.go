@@ -7,15 +7,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// JWTProvider configures an issuer of tokens that workloads send directly to the hub. The fields follow the
-// JWTAuthenticator type of Kubernetes. There is no login and no session, so a token is valid until it expires. The
-// AuthProvider's name is the only prefix of user and group names.
+// JWTProvider configures an issuer of tokens that workloads send directly to the hub. The fields are modeled on
+// JWTAuthenticator in the AuthenticationConfiguration of Kubernetes, except that the AuthProvider's name is always the
+// prefix of user and group names. There are no logins and no sessions, so a token is valid until it expires.
 type JWTProvider struct {
 	// issuer identifies the issuer and the tokens to accept.
 	// +required
 	Issuer JWTIssuer `json:"issuer"`
 
-	// claimMappings defines how the user is derived from a token.
+	// claimMappings defines how the claims of a token are mapped to a user.
 	// +required
 	ClaimMappings JWTClaimMappings `json:"claimMappings"`
 
@@ -25,7 +25,7 @@ type JWTProvider struct {
 	// +optional
 	ClaimValidationRules []JWTClaimRule `json:"claimValidationRules,omitempty"`
 
-	// userValidationRules are up to 16 rules that the user derived by claimMappings must satisfy.
+	// userValidationRules are up to 16 rules that the user must satisfy after claimMappings has been applied.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	// +optional
@@ -43,9 +43,8 @@ type JWTProvider struct {
 
 // JWTIssuer identifies a token issuer and the tokens to accept from it.
 type JWTIssuer struct {
-	// url is the https URL of the issuer. It must equal the iss claim of tokens and the issuer in the discovery
-	// document. Unless discoveryURL is set, the hub reads the discovery document from
-	// <url>/.well-known/openid-configuration.
+	// url is the https URL of the issuer. It must match the iss claim of tokens and the issuer in the discovery document.
+	// Unless discoveryURL is set, the hub reads the discovery document from <url>/.well-known/openid-configuration.
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without a user, query or fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -60,8 +59,8 @@ type JWTIssuer struct {
 	// +optional
 	DiscoveryURL string `json:"discoveryURL,omitempty"`
 
-	// certificateAuthority is the PEM-encoded CA bundle that is used to verify the issuer's certificate. The default is
-	// the manager's system CAs.
+	// certificateAuthority is the PEM-encoded CA bundle for verifying the issuer's certificate. By default, the CAs of the
+	// manager's system are trusted.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CertificateAuthority string `json:"certificateAuthority,omitempty"`
@@ -77,8 +76,8 @@ type JWTIssuer struct {
 	// +required
 	Audiences []string `json:"audiences"`
 
-	// audienceMatchPolicy must be MatchAny. With MatchAny, a token needs only one matching audience. The default is
-	// MatchAny.
+	// audienceMatchPolicy defines how the audiences of a token are matched. The only allowed value is MatchAny, which
+	// accepts a token with at least one of the audiences. The default is MatchAny.
 	// +optional
 	AudienceMatchPolicy JWTAudienceMatchPolicy `json:"audienceMatchPolicy,omitempty"`
 }
@@ -88,36 +87,36 @@ type JWTIssuer struct {
 // +kubebuilder:validation:Enum=MatchAny
 type JWTAudienceMatchPolicy string
 
-// JWTClaimMappings defines how a user is derived from a token.
+// JWTClaimMappings defines how the claims of a token are mapped to a user.
 type JWTClaimMappings struct {
-	// username produces the name of the user. The value must be a string that is a valid name, and the issuer must not
-	// give the same value to two different workloads.
+	// username selects the user's name. The value must be a string that is a valid name. The issuer must not assign the
+	// same value to two different workloads.
 	// +required
 	Username JWTClaimOrExpression `json:"username"`
 
-	// groups produces the user's groups. The value must be a string or a list of strings. By default the user has no
+	// groups selects the user's groups. The value must be a string or a list of strings. By default, the user has no
 	// groups.
 	// +optional
 	Groups *JWTClaimOrExpression `json:"groups,omitempty"`
 
-	// uid produces the user's UID. The value must be a string that the issuer never gives to more than one workload.
-	// The default is the sub claim.
+	// uid selects the user's UID. The value must be a string. The issuer must never assign the same value to two different
+	// workloads. The default is the sub claim.
 	// +optional
 	UID *JWTClaimOrExpression `json:"uid,omitempty"`
 }
 
-// JWTClaimOrExpression produces a value from a token.
+// JWTClaimOrExpression selects a value from the claims of a token.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.claim) != has(self.expression)",message="exactly one of claim and expression must be set"
 type JWTClaimOrExpression struct {
-	// claim is the name of the claim that holds the value. The email claim is accepted only if email_verified is true.
+	// claim is the name of the claim that contains the value. The email claim is accepted only if email_verified is true.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	Claim string `json:"claim,omitempty"`
 
-	// expression is a CEL expression that produces the value. The variable claims holds the claims of the token.
+	// expression is a CEL expression that evaluates to the value. The variable claims contains the claims of the token.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -125,12 +124,12 @@ type JWTClaimOrExpression struct {
 	Expression string `json:"expression,omitempty"`
 }
 
-// JWTClaimRule is a condition on the claims of a token. A token that does not satisfy the condition is rejected.
+// JWTClaimRule is a rule for the claims of a token. A token that does not satisfy the rule is rejected.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.claim) != has(self.expression)",message="exactly one of claim and expression must be set"
 // +kubebuilder:validation:XValidation:rule="has(self.claim) == has(self.requiredValue) && (!has(self.message) || has(self.expression))",message="requiredValue requires claim, and message requires expression"
 type JWTClaimRule struct {
-	// claim is the name of a claim that must equal requiredValue.
+	// claim is the name of a claim whose value must be equal to requiredValue.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -144,31 +143,31 @@ type JWTClaimRule struct {
 	// +optional
 	RequiredValue string `json:"requiredValue,omitempty"`
 
-	// expression is a CEL expression that must evaluate to true. The variable claims holds the claims of the token.
+	// expression is a CEL expression that must evaluate to true. The variable claims contains the claims of the token.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	Expression string `json:"expression,omitempty"`
 
-	// message explains the rejection to the sender of a token that does not satisfy expression.
+	// message is the error message that is returned if expression does not evaluate to true.
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// JWTUserRule is a condition on the user of a token. If the user does not satisfy the condition, the token is rejected.
+// JWTUserRule is a rule for the user of a token. If the user does not satisfy the rule, the token is rejected.
 type JWTUserRule struct {
 	// expression is a CEL expression that must evaluate to true. The variable user has the fields username, uid and
-	// groups; the names include the provider's prefix.
+	// groups. User and group names include the provider's prefix.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	Expression string `json:"expression"`
 
-	// message explains the rejection to the sender of a token that does not satisfy expression.
+	// message is the error message that is returned if expression does not evaluate to true.
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional

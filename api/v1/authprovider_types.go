@@ -9,12 +9,12 @@ import (
 
 // AuthProvider is a source of users other than the hub's own User objects: an OpenID Connect provider, an LDAP
 // directory, GitHub, or an issuer of tokens for workloads. In bindings, the names of its users and groups are prefixed
-// with the AuthProvider's name, as in "<name>:<user>". Do not choose a name that is already a prefix in the RBAC of a
-// member, such as kubeadm in kubeadm:cluster-admins. The Secrets that an AuthProvider refers to must be in the
+// with the AuthProvider's name, as in "<name>:<user>". Do not use a name that is already a prefix of users or groups in
+// a member's RBAC, such as kubeadm in kubeadm:cluster-admins. The Secrets that an AuthProvider refers to must be in the
 // manager's namespace and have the label "cluster.drover.dev/secret: provider".
 //
-// Users can sign in only if signIn.issuer is set in the manager's configuration. Anyone with write access to
-// AuthProviders can impersonate any user of a provider, in every member.
+// Users can sign in only if signIn.issuer is set in the manager's configuration. Anyone who can write AuthProviders can
+// impersonate any provider's users in every member.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -29,7 +29,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['hub', 'system', 'local', 'kubeadm', 'eks'])",message="metadata.name must not be hub, system, local, kubeadm or eks: these are prefixes of other users",fieldPath=.metadata
 type AuthProvider struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name is the prefix of the provider's user and group names.
+	// metadata is the standard object's metadata. The name is the prefix of user and group names, and must be a DNS label.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
@@ -109,8 +109,8 @@ type OIDCProvider struct {
 	// +required
 	URL string `json:"url"`
 
-	// caBundle is the PEM-encoded CA bundle that is used to verify the provider's certificate. The default is the
-	// manager's system CAs.
+	// caBundle is the PEM-encoded CA bundle for verifying the provider's certificate. By default, the CAs of the manager's
+	// system are trusted.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
@@ -137,24 +137,24 @@ type OIDCProvider struct {
 	// +optional
 	Scopes []string `json:"scopes,omitempty"`
 
-	// prompt is the prompt parameter that the hub sends with each login: login, consent, select_account, or several of
-	// these values. With "", the provider decides. prompt defaults to consent if refresh tokens are requested, as
-	// OpenID Connect requires, and to "" otherwise. Some providers reject the value consent, for example because users
-	// are not allowed to give consent.
+	// prompt is the prompt parameter of each login request: login, consent, select_account, or several of these values
+	// separated by spaces. If it is empty, the provider decides whether to prompt the user. Some providers reject the
+	// value consent, for example because their users are not allowed to give consent. prompt defaults to consent if
+	// refresh tokens are requested, as OpenID Connect requires, and to "" otherwise.
 	// +kubebuilder:validation:Pattern=`^((login|consent|select_account)( (login|consent|select_account))*)?$`
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	Prompt *string `json:"prompt,omitempty"`
 
-	// lowercaseNames converts the letters A to Z in names to lower case. Set it to true only if the provider's names
-	// are case-insensitive, as in Entra ID. With any other provider, a user could take over the name of another user.
-	// If it is false, names with upper-case letters are rejected. The default is false.
+	// lowercaseNames converts the letters A to Z in names to lower case. Set it to true only if the provider's names are
+	// case-insensitive, as in Entra ID. With any other provider, a user could gain the rights of another user whose name
+	// differs only in case. If it is false, names with upper-case letters are rejected. The default is false.
 	// +optional
 	LowercaseNames bool `json:"lowercaseNames,omitempty"`
 
-	// nameClaim is the claim that contains the user's name. The name must be unique within the provider and must never
-	// be given to another user. nameClaim defaults to preferred_username. If nameClaim is email, the provider must
-	// report the address as verified.
+	// nameClaim is the claim that contains the user's name. The name must be unique within the provider and must never be
+	// reassigned to another user. If nameClaim is email, the provider must report the address as verified. nameClaim
+	// defaults to preferred_username.
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
@@ -190,8 +190,8 @@ type LDAPProvider struct {
 	// +required
 	Servers []string `json:"servers"`
 
-	// caBundle is the PEM-encoded CA bundle that is used to verify the servers' certificates. The default is the
-	// manager's system CAs.
+	// caBundle is the PEM-encoded CA bundle for verifying the servers' certificates. By default, the CAs of the manager's
+	// system are trusted.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
@@ -221,7 +221,7 @@ type LDAPProvider struct {
 
 // LDAPBind contains the credentials of the service account that the hub uses to search the directory.
 type LDAPBind struct {
-	// dn is the name of the account: a DN or another name that the server accepts, such as drover@example.com for an
+	// dn is the DN of the account, or another name that the server accepts in its place, such as drover@example.com for an
 	// Active Directory account.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
@@ -251,8 +251,8 @@ type LDAPUserSearch struct {
 	// +required
 	Filter string `json:"filter"`
 
-	// idAttribute is an attribute whose value is never reused for another user, such as entryUUID, ipaUniqueID or
-	// objectGUID.
+	// idAttribute is the attribute that uniquely identifies a user, such as entryUUID, ipaUniqueID or objectGUID. Its
+	// values must never be reused for other users.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -304,8 +304,8 @@ type LDAPGroupSearch struct {
 	// +optional
 	NameAttribute string `json:"nameAttribute,omitempty"`
 
-	// depth is the number of levels of nested groups to follow. With 0, the default, only groups that list the user as
-	// a direct member are found. TokenGroups always includes all levels.
+	// depth is the number of levels of nested groups to follow. With 0, the default, only groups that the user is a direct
+	// member of are found. The source TokenGroups always includes all levels.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10
 	// +optional
@@ -324,8 +324,8 @@ type GitHubProvider struct {
 	// +optional
 	URL string `json:"url,omitempty"`
 
-	// caBundle is the PEM-encoded CA bundle that is used to verify GitHub's certificate. The default is the manager's
-	// system CAs.
+	// caBundle is the PEM-encoded CA bundle for verifying GitHub's certificate. By default, the CAs of the manager's
+	// system are trusted.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
@@ -341,9 +341,9 @@ type GitHubProvider struct {
 	// +required
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
-	// organizations restricts sign-in to users who belong to at least one of these organizations. A user's groups are
-	// the listed organizations to which the user belongs, and the user's teams in these organizations. The name of a
-	// team's group is organization/team. At most 64 are allowed. This field is required unless anyUser is set.
+	// organizations restricts sign-in to members of at least one of these organizations. Each of these organizations that
+	// a user belongs to becomes one of the user's groups, and so does each of the user's teams in them, with the name
+	// organization/team. At most 64 organizations are allowed. This field is required unless anyUser is set.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=64
@@ -352,8 +352,8 @@ type GitHubProvider struct {
 	// +optional
 	Organizations []string `json:"organizations,omitempty"`
 
-	// teams restricts sign-in further: the user must belong to at least one of these teams, written as organization/team.
-	// By default membership in an organization is enough.
+	// teams further restricts sign-in to members of at least one of these teams, in the format organization/team. By
+	// default, all members of the organizations can sign in.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=3
 	// +kubebuilder:validation:items:MaxLength=256
@@ -362,8 +362,8 @@ type GitHubProvider struct {
 	// +optional
 	Teams []string `json:"teams,omitempty"`
 
-	// anyUser accepts all users, whether or not they belong to an organization. On github.com, these are all GitHub
-	// users. anyUser cannot be combined with organizations. The default is false.
+	// anyUser allows every user to sign in, including users who do not belong to any organization. On github.com, this
+	// means everyone with a GitHub account. anyUser cannot be combined with organizations. The default is false.
 	// +optional
 	AnyUser bool `json:"anyUser,omitempty"`
 }
@@ -394,7 +394,7 @@ const (
 	ReasonSecretMissing = "SecretMissing"
 	// ReasonInvalid means that the spec cannot be used. The message says why.
 	ReasonInvalid = "Invalid"
-	// ReasonUnreachable means that the provider does not respond, or that its response is invalid for this type of
-	// provider.
+	// ReasonUnreachable means that the provider does not respond, or that its response is not valid for a provider of this
+	// type.
 	ReasonUnreachable = "Unreachable"
 )

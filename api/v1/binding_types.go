@@ -8,8 +8,8 @@ import (
 )
 
 // ClusterRoleTemplateBinding grants the rights of a RoleTemplate to a user or group in one or more member clusters,
-// optionally until a given time. In each of these members, the grant becomes a ClusterRoleBinding. The grant also lets
-// the user or group reach these members through the hub and see their Clusters on the hub.
+// optionally until a given time. Drover creates a ClusterRoleBinding in each of these members. The user or group can
+// also reach these members through the hub, and see their Clusters on the hub.
 //
 // Creating a binding, or changing its spec, requires the "bind" verb on the role template in the binding's namespace.
 //
@@ -56,7 +56,7 @@ type ClusterRoleTemplateBindingList struct {
 	Items           []ClusterRoleTemplateBinding `json:"items"`
 }
 
-// ClusterRoleTemplateBindingSpec defines a grant in members. Every field can be changed at any time.
+// ClusterRoleTemplateBindingSpec defines a grant in one or more members. Every field can be changed at any time.
 type ClusterRoleTemplateBindingSpec struct {
 	ClusterTarget `json:",inline"`
 
@@ -72,9 +72,10 @@ type ClusterRoleTemplateBindingSpec struct {
 	// +required
 	Subject Subject `json:"subject"`
 
-	// expiresAt is the time when the binding expires, in RFC 3339. The member's agent withdraws the rights according to
-	// its own clock, even without a connection to the hub. By default the binding never expires. If the time is in the
-	// past, the binding expires immediately. Changing expiresAt to a time in the future restores the binding.
+	// expiresAt is the time when the binding expires, in RFC 3339 format. At that time, according to its own clock, the
+	// member's agent withdraws the rights, even if it is not connected to the hub. If the time is in the past, the binding
+	// expires immediately. Changing expiresAt to a time in the future restores the rights. By default, the binding never
+	// expires.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time
@@ -83,8 +84,8 @@ type ClusterRoleTemplateBindingSpec struct {
 }
 
 // ProjectRoleTemplateBinding grants the rights of a RoleTemplate to a user or group in all current and future
-// namespaces of a Project, optionally until a given time. In each of these namespaces, the grant becomes a RoleBinding.
-// The grant also lets the user or group reach the Project's members through the hub and see their Clusters on the hub.
+// namespaces of a Project, optionally until a given time. Drover creates a RoleBinding in each of these namespaces. The
+// user or group can also reach the Project's members through the hub, and see their Clusters on the hub.
 //
 // Creating a binding, or changing its spec, requires the "bind" verb on the role template in the binding's namespace.
 //
@@ -152,9 +153,10 @@ type ProjectRoleTemplateBindingSpec struct {
 	// +required
 	Subject Subject `json:"subject"`
 
-	// expiresAt is the time when the binding expires, in RFC 3339. The member's agent withdraws the rights according to
-	// its own clock, even without a connection to the hub. By default the binding never expires. If the time is in the
-	// past, the binding expires immediately. Changing expiresAt to a time in the future restores the binding.
+	// expiresAt is the time when the binding expires, in RFC 3339 format. At that time, according to its own clock, the
+	// member's agent withdraws the rights, even if it is not connected to the hub. If the time is in the past, the binding
+	// expires immediately. Changing expiresAt to a time in the future restores the rights. By default, the binding never
+	// expires.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time

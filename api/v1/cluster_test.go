@@ -94,7 +94,7 @@ func TestClusterSpec(t *testing.T) {
 		"as much in bytes":                         {`{"agent": {"resources": {"limits": {"memory": 33554432}}}}`, ""},
 		"limits without memory":                    {`{"agent": {"resources": {"limits": {"cpu": 1}}}}`, ""},
 		"a byte of memory": {
-			`{"agent": {"resources": {"limits": {"memory": 1}}}}`, "set memory to 32Mi or more, or leave it out",
+			`{"agent": {"resources": {"limits": {"memory": 1}}}}`, "set memory to at least 32Mi, or omit it",
 		},
 		"too little memory for an agent": {
 			`{"agent": {"resources": {"limits": {"memory": "33554431"}}}}`, "set memory to 32Mi or more",

@@ -35,13 +35,13 @@ type Cluster struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec configures how the member joins, how its agent is set up and what happens on deletion. All of its fields are
-	// optional.
+	// spec configures how the member joins, how its agent runs, and what happens when the Cluster is deleted. All fields
+	// are optional.
 	// +optional
 	// +kubebuilder:default={}
 	Spec ClusterSpec `json:"spec,omitempty"`
 
-	// status is the state of the member, as reported by its agent.
+	// status is the observed state of the member.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status ClusterStatus `json:"status,omitempty"`
@@ -63,24 +63,25 @@ type ClusterSpec struct {
 	// +kubebuilder:default={}
 	Registration Registration `json:"registration,omitempty"`
 
-	// agent configures the agent in the member. The settings apply to the manifest in the Secret "<name>-registration",
-	// and the hub applies them to a connected agent through the tunnel.
+	// agent configures the agent in the member. The hub writes these settings to the manifest in the Secret
+	// "<name>-registration", and applies them to a connected agent through its tunnel.
 	// +optional
 	// +kubebuilder:default={}
 	Agent Agent `json:"agent,omitempty"`
 
-	// authorizedEndpoint lets users connect directly to an address of the member, without going through the hub. Users
-	// authenticate with short-lived tokens that the hub has signed for this Cluster. Setting authorizedEndpoint
-	// requires the "update" verb on clusters/agent, because the endpoint decides where users' tokens are sent. No
-	// workspace role includes this verb. authorizedEndpoint also requires signIn in the hub's configuration and an
-	// agent with the Full profile. By default there is no such endpoint.
+	// authorizedEndpoint lets users connect directly to the member, without going through the hub. Users authenticate with
+	// short-lived tokens that the hub signs for this Cluster. Setting authorizedEndpoint requires the "update" verb on
+	// clusters/agent, because the endpoint decides where users' tokens are sent. No workspace role includes this verb.
+	// authorizedEndpoint also requires signIn in the hub's configuration and an agent with the Full profile. By default,
+	// users can connect only through the hub.
 	// +optional
 	// +kubebuilder:default={}
 	AuthorizedEndpoint AuthorizedEndpoint `json:"authorizedEndpoint,omitzero"`
 
-	// deletionPolicy defines what happens in the member when the Cluster is deleted. With Uninstall, the default, the
-	// hub asks the agent to remove itself and everything that Drover installed, provided that the agent can be reached
-	// within 20 seconds. With Orphan, the member is left unchanged. In both cases, the Cluster is deleted from the hub.
+	// deletionPolicy defines what happens in the member when the Cluster is deleted. With Uninstall, the default, the hub
+	// asks the agent to remove itself and everything that Drover installed. If the agent cannot be reached within 20
+	// seconds, the member is left unchanged. With Orphan, the member is always left unchanged. In both cases, the Cluster
+	// is deleted from the hub.
 	// +optional
 	// +kubebuilder:default=Uninstall
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
@@ -104,28 +105,28 @@ const (
 )
 
 // AuthorizedEndpoint configures how users reach a member without going through the hub.
-// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName cannot be set with the mode APIServer, in which the agent serves no users"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName cannot be set if mode is APIServer, because users do not connect to the agent"
 type AuthorizedEndpoint struct {
-	// mode selects the server that users connect to. The default, Agent, is the agent itself, on port 6443 of its pods.
-	// This mode works in every member. APIServer, which is experimental, is the member's API server. To use this mode,
-	// configure the API server to verify tokens with the agent's DaemonSet on the control plane nodes, set server to
-	// the API server's address, and set caBundle to the CA that issued the API server's certificate. After you change
-	// the mode, apply the agent's manifest again.
+	// mode selects the server that users connect to. With Agent, the default, users connect to the agent on port 6443 of
+	// its pods. This mode works in every member. With APIServer, users connect to the member's API server. This mode is
+	// experimental. To use it, configure the API server to verify tokens with the agent's DaemonSet on the control plane
+	// nodes, set server to the API server's address, and set caBundle to the CA that issued the API server's certificate.
+	// After changing the mode, apply the agent's manifest again.
 	// +optional
 	Mode AuthorizedEndpointMode `json:"mode,omitempty"`
 
-	// server is the URL that users connect to: https://, a host and optionally a port. In Agent mode, create a Service
-	// or a load balancer that forwards connections to port 6443 of the agent's pods, including pods that are not ready,
-	// because no pod is ready while the hub is unreachable. In APIServer mode, server is the address of the API server.
-	// If server is empty, users can reach the member only through the hub.
+	// server is the URL that users connect to, in the format https://<host> or https://<host>:<port>. In Agent mode,
+	// create a Service or a load balancer that forwards connections to port 6443 of the agent's pods. It must include pods
+	// that are not ready, because no pod is ready while the hub is unreachable. In APIServer mode, server is the address
+	// of the API server. If server is empty, users can reach the member only through the hub.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
 	// +kubebuilder:validation:XValidation:rule="self.matches('^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[](([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,7}:|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,5}(:[0-9a-f]{1,4}){1,2}|([0-9a-f]{1,4}:){1,4}(:[0-9a-f]{1,4}){1,3}|([0-9a-f]{1,4}:){1,3}(:[0-9a-f]{1,4}){1,4}|([0-9a-f]{1,4}:){1,2}(:[0-9a-f]{1,4}){1,5}|[0-9a-f]{1,4}:(:[0-9a-f]{1,4}){1,6}|:((:[0-9a-f]{1,4}){1,7}|:))[]])(:[0-9]{1,5})?$')",message="must be https://<host> or https://<host>:<port>, in lower case and without a path"
 	Server string `json:"server,omitempty"`
 
-	// tlsSecretName is the name of a Secret of type kubernetes.io/tls that contains the certificate for the server
-	// field's host. Create the Secret in the agent's namespace in the member. Also set caBundle, unless every user's
-	// computer trusts the CA. By default the agent creates a certificate, signed by its own CA, and keeps it in the
+	// tlsSecretName is the name of a Secret of type kubernetes.io/tls that contains the certificate for the server field's
+	// host. Create the Secret in the agent's namespace in the member. Also set caBundle, unless every user's computer
+	// trusts the CA. By default, the agent creates a certificate that is signed by its own CA, and stores it in the
 	// member.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
@@ -172,14 +173,14 @@ const (
 
 // Registration configures how an agent joins as a Cluster.
 type Registration struct {
-	// tokenSecretRef refers to a key of a Secret in the same namespace. The key contains a join token of your choice.
-	// The token must be at least 32 characters long and consist of A-Z, a-z, 0-9, ".", "_", "~" and "-". By default
-	// Drover creates a random 256-bit token.
+	// tokenSecretRef refers to the key of a Secret in the same namespace that contains the join token. The token must be
+	// at least 32 characters long and consist of A-Z, a-z, 0-9, ".", "_", "~" and "-". By default, Drover generates a
+	// random 256-bit token.
 	// +optional
 	TokenSecretRef *SecretKeyReference `json:"tokenSecretRef,omitempty"`
 
-	// tokenTTL is how long the join token can be used, counted from the time when Drover first saw the token. The valid
-	// range is 1m to 8760h. The default is 24h. tokenTTL has no effect after an agent has joined.
+	// tokenTTL is how long the join token can be used after Drover first reads it. The valid range is 1m to 8760h. The
+	// default is 24h. tokenTTL has no effect after an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="tokenTTL must be in hours, minutes and seconds, for example 36h or 1h30m"
@@ -214,9 +215,9 @@ type ClusterStatus struct {
 	// conditions describe the state of the Cluster. Registered, Connected and Ready are always present. AgentUpToDate,
 	// GuardsApplied and DirectAccess are present once their state is known. Stalled is present while manual action is
 	// required. Withdrawn is present while the member still has objects that were delivered before its agent became
-	// ReadOnly. Maintained is present while the agent has no leader. Continuous is present for one day after the
-	// member's etcd was reset to an earlier state. RestoreConfirmed is present while a restored hub holds back changes
-	// to the member.
+	// ReadOnly. Maintained is present while the agent has no leader. Continuous is present for one day after the member's
+	// etcd was reset to an earlier state. RestoreConfirmed is present while the hub, after being restored from a backup,
+	// holds back changes to the member.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -240,17 +241,17 @@ type ClusterStatus struct {
 	// +optional
 	Nodes *NodeCount `json:"nodes,omitempty"`
 
-	// capacity is the total capacity of all nodes. Memory is rounded down to whole Gi if it is at least 10Gi, and
-	// otherwise to whole Mi.
+	// capacity is the total capacity of all nodes. Memory of 10Gi or more is rounded down to whole Gi. Smaller values are
+	// rounded down to whole Mi.
 	// +optional
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 
-	// allocatable is the total of the allocatable resources of all nodes, rounded like capacity.
+	// allocatable is the sum of all nodes' allocatable resources, rounded like capacity.
 	// +optional
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
 
-	// requested is the total of the resource requests of all pods that have not finished, rounded like capacity. It may
-	// lag by up to a minute.
+	// requested is the sum of the resource requests of all pods that have not terminated, rounded like capacity. It can be
+	// up to a minute out of date.
 	// +optional
 	Requested corev1.ResourceList `json:"requested,omitempty"`
 
@@ -258,20 +259,19 @@ type ClusterStatus struct {
 	// +optional
 	Agent *AgentStatus `json:"agent,omitempty"`
 
-	// directAuthority is the PEM-encoded CA certificate that is used to verify the certificate that the agent created
-	// for spec.authorizedEndpoint.
+	// directAuthority is the PEM-encoded certificate of the agent's own CA. The CA signs the certificate that the agent
+	// serves by default for spec.authorizedEndpoint.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	DirectAuthority string `json:"directAuthority,omitempty"`
 
-	// lastSeen is the time when the member's last tunnel closed. It is updated when the connection is lost, but not
-	// while the member is connected.
+	// lastSeen is the time when the member was disconnected. It is absent while the member is connected.
 	// +optional
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 
 	// restore lists the changes that the hub holds back after its etcd was restored from a backup. The hub applies them
-	// after an administrator has confirmed them with "kubectl drover restored". The field is absent when nothing is
-	// held back.
+	// after an administrator has confirmed them with "kubectl drover restored". The field is absent if no changes are held
+	// back.
 	// +optional
 	Restore *RestoreStatus `json:"restore,omitempty"`
 }

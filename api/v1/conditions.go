@@ -14,8 +14,8 @@ const (
 
 	// ConditionConnected is True while at least one tunnel of the Cluster's agent is open.
 	//
-	// The reasons for True are Connected and ConnectedByNodeAgent. The reasons for False are the same as for
-	// Registered, plus AwaitingAgent, TunnelLost, AgentTooFast, TooManyTunnels and IdentityMismatch.
+	// The reasons for True are Connected and ConnectedByNodeAgent. The reasons for False are the same as for Registered,
+	// plus TunnelLost, AgentTooFast, TooManyTunnels and IdentityMismatch.
 	ConditionConnected = "Connected"
 
 	// ConditionReady is True when the Cluster can be used through the hub: an agent has joined, its tunnel is open and
@@ -57,9 +57,9 @@ const (
 	// The reason for False is MemberRestored.
 	ConditionContinuous = "Continuous"
 
-	// ConditionGuardsApplied is True when the member enforces the admission policies that keep its users from changing
-	// the objects of Projects. It does not affect Ready. It is absent while the state of the policies is unknown, and
-	// for agents that accept no deliveries. It keeps its value while the member is disconnected.
+	// ConditionGuardsApplied is True when the member enforces the admission policies that prevent its users from changing
+	// the objects of Projects. It does not affect Ready. It is absent while the state of the policies is unknown, and on
+	// Clusters whose agent accepts no deliveries. It keeps its value while the member is disconnected.
 	//
 	// The reason for True is GuardsApplied. The reasons for False are Conflict, Fighting, DeliveryFailed, AgentTooOld,
 	// NoLeader and IdentityMismatch.
@@ -84,8 +84,8 @@ const (
 	ReasonSignInOff = "SignInOff"
 	// ReasonCertificateMissing means that the agent has reported no certificate for direct access.
 	ReasonCertificateMissing = "CertificateMissing"
-	// ReasonDaemonSetMissing means that the DaemonSet that verifies users' tokens for the member's API servers is not
-	// running on the control plane nodes.
+	// ReasonDaemonSetMissing means that the control plane nodes do not run the DaemonSet that verifies users' tokens for
+	// the member's API servers.
 	ReasonDaemonSetMissing = "DaemonSetMissing"
 	// ReasonAwaitingAgent means that no agent has joined yet. In the member, run the command from the Secret
 	// "<cluster>-registration".
@@ -111,15 +111,15 @@ const (
 	// ReasonSecretConflict means that a Secret with a name that Drover needs already exists and does not belong to
 	// Drover. Rename or delete the Secret, or choose another name for the Cluster.
 	ReasonSecretConflict = "SecretConflict"
-	// ReasonTooManyClusters means that the workspace already has as many older Clusters as the hub's configuration
-	// allows. The object becomes Stalled.
+	// ReasonTooManyClusters means that the workspace has more Clusters than the hub's configuration allows. Older Clusters
+	// take precedence. The object becomes Stalled.
 	ReasonTooManyClusters = "TooManyClusters"
 	// ReasonAgentJoined means that an agent has joined and its key is known.
 	ReasonAgentJoined = "AgentJoined"
-	// ReasonAgentTooFast means that the agent sends more reports or changes than the hub allows. The hub has closed the
-	// agent's tunnels.
+	// ReasonAgentTooFast means that the hub closed the agent's tunnels because the agent exceeded the rate limits for
+	// reports or changes.
 	ReasonAgentTooFast = "AgentTooFast"
-	// ReasonTooManyTunnels means that the workspace already has as many tunnels as the hub's configuration allows.
+	// ReasonTooManyTunnels means that the workspace has reached the maximum number of tunnels in the hub's configuration.
 	ReasonTooManyTunnels = "TooManyTunnels"
 	// ReasonAlreadyImported means that the member's agent already serves another Cluster of this hub. An agent can
 	// serve only one Cluster.
@@ -148,16 +148,16 @@ const (
 
 // Reasons of the AgentUpToDate condition.
 const (
-	// ReasonAgentUpdated means that the agent's Deployment has been rolled out as spec.agent requires.
+	// ReasonAgentUpdated means that the agent's Deployment matches spec.agent and has been rolled out.
 	ReasonAgentUpdated = "AgentUpdated"
 	// ReasonAgentUpdating means that the agent's Deployment is about to be changed, or that it was changed but its pods
 	// are not ready yet.
 	ReasonAgentUpdating = "AgentUpdating"
-	// ReasonAgentWaiting means that the agent still runs with the hub's previous agent settings because its turn to be
-	// upgraded has not come yet. Apart from these settings, the agent matches spec.agent.
+	// ReasonAgentWaiting means that the agent is waiting for its turn in an upgrade of all agents. Until then, it runs
+	// with the hub's previous agent settings. Apart from these settings, the agent matches spec.agent.
 	ReasonAgentWaiting = "AgentWaiting"
-	// ReasonAgentRolloutStopped is used only in events. It means that more agent upgrades failed than the hub's
-	// configuration allows, so no further upgrade starts, either in the workspace or in the whole fleet.
+	// ReasonAgentRolloutStopped is used only in events. It means that more agent upgrades have failed than the hub's
+	// configuration allows, so no more upgrades are started in the workspace or in the whole fleet.
 	ReasonAgentRolloutStopped = "AgentRolloutStopped"
 	// ReasonNodeAgentsMissing means that spec.agent requests node agents, but the agent cannot create them, or their
 	// pods are rejected.
@@ -184,7 +184,7 @@ const (
 
 // Reasons of the Withdrawn condition.
 const (
-	// ReasonStillInForce means that the agent was changed to ReadOnly before it had withdrawn its earlier deliveries.
+	// ReasonStillInForce means that the agent became ReadOnly before it had withdrawn all objects that it had delivered.
 	ReasonStillInForce = "StillInForce"
 	// ReasonUnclaimedObjects means that the member has objects with the LabelSet label that belong to no set and that
 	// the agent did not create.

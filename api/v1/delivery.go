@@ -21,8 +21,8 @@ type ClusterTarget struct {
 	ClusterName string `json:"clusterName,omitempty"`
 
 	// clusterSelector selects Clusters in the same namespace by their labels, including Clusters that are created later.
-	// The empty selector {} selects all of them. Anyone who can label a Cluster therefore decides which selectors match
-	// it.
+	// The empty selector {} selects all Clusters in the namespace. Anyone who can change a Cluster's labels can therefore
+	// make selectors match it.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn', 'Exists', 'DoesNotExist'])",message="operator must be In, NotIn, Exists or DoesNotExist"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn require values; Exists and DoesNotExist must not have values"
@@ -44,7 +44,7 @@ type Subject struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('system:')",message="a name that begins with system: belongs to the member itself; users and ServiceAccounts of the hub are called hub:<name>"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('system:')",message="names that begin with system: are reserved for the member; users and ServiceAccounts of the hub have names such as hub:<name>"
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover:')",message="names that begin with drover: are reserved for Drover"
 	// +kubebuilder:validation:XValidation:rule="self.trim() == self",message="the name must not begin or end with white space"
@@ -63,7 +63,7 @@ const (
 	SubjectGroup SubjectKind = "Group"
 )
 
-// DeliveryStatus describes the progress of delivering an object to members.
+// DeliveryStatus describes the progress of the delivery to members.
 type DeliveryStatus struct {
 	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
@@ -97,8 +97,8 @@ type ClusterCount struct {
 	Desired int32 `json:"desired"`
 	// applied is the number of members in which the current state is fully applied.
 	Applied int32 `json:"applied"`
-	// failed is the number of members that rejected part of the object. Members that are counted neither as applied nor
-	// as failed are disconnected or still in progress.
+	// failed is the number of members that rejected at least part of the object. The remaining members are disconnected or
+	// still in progress.
 	Failed int32 `json:"failed"`
 	// summary is "<applied>/<desired>".
 	Summary string `json:"summary"`
@@ -108,8 +108,8 @@ type ClusterCount struct {
 type Failure struct {
 	// cluster is the name of the Cluster.
 	Cluster string `json:"cluster"`
-	// object is the kind, namespace and name of the object, for example "ResourceQuota web/drover-project". It is "set"
-	// if the failure affects everything that was to be delivered.
+	// object is the kind, namespace and name of the object, for example "ResourceQuota web/drover-project". It is "set" if
+	// the failure affects all objects to be delivered.
 	Object string `json:"object"`
 	// message describes the problem and says how to solve it.
 	// +kubebuilder:validation:MaxLength=1024
@@ -120,7 +120,7 @@ type Failure struct {
 const MaxFailures = 10
 
 // ConditionQuotaFits is present on a Project with a resourceQuota. It is True when every namespace in every member has
-// its full share of the quota, as defined by namespaceDefaultResourceQuota.
+// its full share of the quota, as defined in namespaceDefaultResourceQuota.
 //
 // The reason for True is QuotaFits. The reasons for False are QuotaOversubscribed and QuotaSpent.
 const ConditionQuotaFits = "QuotaFits"
@@ -136,8 +136,8 @@ const (
 	// ReasonApplied means that the object has been applied in every connected member that it applies to. It is the
 	// reason for Ready=True and, when no member is disconnected, for Complete=True.
 	ReasonApplied = "Applied"
-	// ReasonNoClusters means that clusterSelector currently matches no Cluster. Ready is True with this reason, because
-	// nothing is missing.
+	// ReasonNoClusters means that clusterSelector currently matches no Clusters. Ready is True with this reason, because
+	// there is nothing to deliver.
 	ReasonNoClusters = "NoClusters"
 	// ReasonDelivering means that delivery to connected members is in progress.
 	ReasonDelivering = "Delivering"
@@ -148,9 +148,9 @@ const (
 	// ReasonDeliveryFailed means that a member rejected an object. status.failures says which object and why. Drover
 	// tries again.
 	ReasonDeliveryFailed = "DeliveryFailed"
-	// ReasonConflict means that a member has an object with the same name that Drover did not create, or that another
-	// field manager owns one of the object's fields. Rename or remove one of the conflicting objects. The object on the
-	// hub becomes Stalled.
+	// ReasonConflict means that a member already has an object with the same name that Drover did not create, or that
+	// another field manager owns one of the object's fields. Rename or remove one of the conflicting objects. The object
+	// on the hub becomes Stalled.
 	ReasonConflict = "Conflict"
 	// ReasonFighting means that each time Drover repairs an object in a member, another client changes it back. The
 	// message names that client's field manager. The object becomes Stalled.

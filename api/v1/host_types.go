@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Host represents a machine on which Drover can install software through an agent that runs as root. The namespace of
-// the Host is the workspace that the machine belongs to.
+// Host represents a machine on which Drover can install software. An agent runs as root on the machine and carries out
+// the Host's instructions. The namespace of the Host is the workspace that the machine belongs to.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -33,12 +33,12 @@ type Host struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec configures how the machine joins and what happens on deletion. All of its fields are optional.
+	// spec configures how the machine joins, and what happens when the Host is deleted. All fields are optional.
 	// +optional
 	// +kubebuilder:default={}
 	Spec HostSpec `json:"spec,omitempty"`
 
-	// status is the state of the machine and of its instructions, as reported by the agent.
+	// status is the observed state of the machine, and of the instructions that it carries out.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status HostStatus `json:"status,omitempty"`
@@ -57,8 +57,8 @@ type HostList struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.consumerRef) || !has(self.consumerRef) || self.consumerRef == oldSelf.consumerRef",message="spec.consumerRef cannot be changed while the host is taken: the object that has taken it must release it first"
 type HostSpec struct {
-	// tokenTTL is how long the join token can be used, counted from its creation. The valid range is 1m to 8760h. The
-	// default is 24h. tokenTTL has no effect after an agent has joined.
+	// tokenTTL is how long the join token can be used after it was created. The valid range is 1m to 8760h. The default is
+	// 24h. tokenTTL has no effect after an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="tokenTTL must be in hours, minutes and seconds, for example 36h or 1h30m"
@@ -66,8 +66,8 @@ type HostSpec struct {
 	TokenTTL metav1.Duration `json:"tokenTTL,omitzero"`
 
 	// deletionPolicy defines what happens on the machine when the Host is deleted. With Clean, the default, the host
-	// carries out the cleanup instructions in the Secret "<host>-host-plan" and removes its agent. With Orphan, the
-	// machine is left unchanged and its agent can no longer connect. A host that is not connected is not cleaned.
+	// carries out the cleanup instructions in the Secret "<host>-host-plan" and removes its agent. A host that is not
+	// connected cannot be cleaned. With Orphan, the machine is left unchanged, and its agent can no longer connect.
 	// +optional
 	// +kubebuilder:default=Clean
 	DeletionPolicy HostDeletionPolicy `json:"deletionPolicy,omitempty"`
@@ -79,18 +79,18 @@ type HostSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="self.matches('^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])[.]){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])$|^(([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,7}:|([0-9A-Fa-f]{1,4}:){1,6}:[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,5}(:[0-9A-Fa-f]{1,4}){1,2}|([0-9A-Fa-f]{1,4}:){1,4}(:[0-9A-Fa-f]{1,4}){1,3}|([0-9A-Fa-f]{1,4}:){1,3}(:[0-9A-Fa-f]{1,4}){1,4}|([0-9A-Fa-f]{1,4}:){1,2}(:[0-9A-Fa-f]{1,4}){1,5}|[0-9A-Fa-f]{1,4}:(:[0-9A-Fa-f]{1,4}){1,6}|:((:[0-9A-Fa-f]{1,4}){1,7}|:))$')",message="internalAddress must be an IP address, for example 10.0.0.5 or fd00::5"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^(0|127|169[.]254|22[4-9]|2[3-5][0-9])[.]|^[fF][eE][89aAbB]|^[fF][fF]|^[0:]+1?$')",message="internalAddress must be reachable from other machines: loopback, link-local, multicast and unspecified addresses are refused"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^(0|127|169[.]254|22[4-9]|2[3-5][0-9])[.]|^[fF][eE][89aAbB]|^[fF][fF]|^[0:]+1?$')",message="internalAddress must be reachable from other machines: loopback, link-local, multicast and unspecified addresses are not allowed"
 	InternalAddress string `json:"internalAddress,omitempty"`
 
-	// consumerRef refers to the object that has taken the host and provides its instructions. The object is in the
-	// Host's own namespace. The object's controller sets this field, and removes it once the machine has been cleaned.
-	// A host with a consumerRef cannot be taken by any other object.
+	// consumerRef refers to the object in the same namespace that has taken the host and provides its instructions. The
+	// object's controller sets this field, and removes it once the machine has been cleaned. While consumerRef is set, no
+	// other object can take the host.
 	// +optional
 	ConsumerRef *HostConsumerRef `json:"consumerRef,omitempty"`
 }
 
-// HostConsumerRef refers to the object that has taken a Host. It corresponds to consumerRef in a Metal3 BareMetalHost,
-// a field that Cluster API tools expect.
+// HostConsumerRef refers to the object that has taken a Host. It corresponds to the consumerRef field of a Metal3
+// BareMetalHost, which Cluster API tools expect.
 type HostConsumerRef struct {
 	// apiVersion is the API version of the object.
 	// +kubebuilder:validation:Pattern=`^([a-z0-9.-]+/)?v[a-z0-9]+$`
@@ -107,7 +107,7 @@ type HostConsumerRef struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// uid is the UID of the object. A new object with the same name does not own the host.
+	// uid is the UID of the object. It distinguishes the object from a later object with the same name.
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[-A-Za-z0-9]{1,64}$')",message="must be a UID: 1 to 64 letters, digits and hyphens"
 	UID types.UID `json:"uid"`
 }
@@ -121,7 +121,7 @@ type HostDeletionPolicy string
 const (
 	// HostClean cleans the machine and removes the agent.
 	HostClean HostDeletionPolicy = "Clean"
-	// HostOrphan leaves the machine and its agent unchanged.
+	// HostOrphan leaves the machine, including its agent, unchanged.
 	HostOrphan HostDeletionPolicy = "Orphan"
 )
 
@@ -134,7 +134,7 @@ const (
 	HostWaitingToRegister HostState = "WaitingToRegister"
 	// HostAvailable means that the agent has joined, and the host has no instructions.
 	HostAvailable HostState = "Available"
-	// HostInstalling means that the host is carrying out its instructions, or one of them has failed.
+	// HostInstalling means that the host is carrying out its instructions, or that one of them has failed.
 	HostInstalling HostState = "Installing"
 	// HostWaitingForKubernetes means that all instructions have succeeded, but at least one probe is still failing.
 	HostWaitingForKubernetes HostState = "WaitingForKubernetes"
@@ -172,9 +172,9 @@ type HostStatus struct {
 	// +optional
 	Plan *HostPlanStatus `json:"plan,omitempty"`
 
-	// restore lists the changes that the hub holds back after its etcd was restored from a backup. Its lists contain
-	// the name of the Secret with the host's instructions. An entry in the remove list means that the host would be
-	// cleaned.
+	// restore lists the changes that the hub holds back after its etcd was restored from a backup. Its lists contain the
+	// name of the Secret with the host's instructions. If the remove list contains the Secret, confirming the changes
+	// causes the host to be cleaned.
 	// +optional
 	Restore *RestoreStatus `json:"restore,omitempty"`
 
@@ -182,20 +182,20 @@ type HostStatus struct {
 	// +optional
 	AgentVersion string `json:"agentVersion,omitempty"`
 
-	// reportedTo is the leadership term of the manager that received the agent's last report. The current term is in
-	// the manager's Lease. If the two terms differ, the status can be outdated: it may have been written before the
-	// manager was restarted, or it may come from the backup that the hub was restored from.
+	// reportedTo is the leadership term of the manager that received the agent's last report. If it differs from the
+	// current term in the manager's Lease, the status might be outdated: either it was written before the manager was
+	// restarted, or it comes from a backup from which the hub was restored.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	ReportedTo string `json:"reportedTo,omitempty"`
 
-	// lastSeen is the time when the agent was last connected. It is absent while the agent is connected.
+	// lastSeen is the time when the agent was disconnected. It is absent while the agent is connected.
 	// +optional
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 }
 
-// HostMachine describes a machine as its agent reports it. The description is informational only. Drover makes no
-// decisions based on it, because a machine can report anything.
+// HostMachine describes a machine, as reported by its agent. The description is only informational. Drover does not
+// base any decisions on it, because a machine can report false information.
 type HostMachine struct {
 	// hostname is the hostname of the machine.
 	// +optional
@@ -235,8 +235,8 @@ type HostMachine struct {
 
 // HostPlanStatus describes the progress of a host's instructions.
 type HostPlanStatus struct {
-	// version identifies the instructions that this status describes. It consists of the UID and resourceVersion of the
-	// Secret with the instructions, in the format "<UID>.<resourceVersion>".
+	// version identifies the instructions that this status describes. Its format is "<UID>.<resourceVersion>", using the
+	// UID and resourceVersion of the Secret that contains the instructions.
 	// +optional
 	Version string `json:"version,omitempty"`
 	// done is the number of one-time instructions that have succeeded.
@@ -246,7 +246,7 @@ type HostPlanStatus struct {
 	// instruction is the ID of the instruction that is running or has failed.
 	// +optional
 	Instruction string `json:"instruction,omitempty"`
-	// output is the end of the failed instruction's output, limited to 20 lines and 2 KiB. Secrets from the
+	// output is the end of the failed instruction's output, up to 20 lines and 2 KiB. Secrets that appear in the
 	// instructions are removed from the output.
 	// +optional
 	Output string `json:"output,omitempty"`
@@ -293,8 +293,8 @@ const (
 	// ReasonInstructionFailed means that an instruction failed, or a file could not be written. status.plan contains
 	// the last lines of the output. The object remains Stalled until you provide new instructions.
 	ReasonInstructionFailed = "InstructionFailed"
-	// ReasonInterrupted means that the machine went down while an instruction was running. The instruction is not
-	// retried. The object remains Stalled until you have inspected the machine and given the instruction a new ID.
+	// ReasonInterrupted means that the machine went down while an instruction was running. The instruction is not retried.
+	// The object remains Stalled until you give the instruction a new ID. Inspect the machine first.
 	ReasonInterrupted = "Interrupted"
 	// ReasonPlanInvalid means that the Secret "<host>-host-plan" does not contain valid instructions. The message says
 	// why. The object becomes Stalled.

@@ -25,14 +25,14 @@ const (
 	// sent a report.
 	LabelVersion = Group + "/version"
 
-	// AnnotationRotate on the hub's CA Secret starts the rotation to a new certificate authority
-	// (docs/operations/certificates.md). Each new value starts another rotation.
+	// AnnotationRotate on the hub's CA Secret starts the rotation to a new certificate authority (see
+	// docs/operations/certificates.md). Each new value starts another rotation.
 	AnnotationRotate = Group + "/rotate"
 
-	// AnnotationRetireNow on the hub's CA Secret ends trust in the replaced authority immediately. The value must be
-	// the same as the value of AnnotationRotate. Use it, for example, if the authority's key was stolen. Afterward,
-	// kubeconfigs that contain only the old authority can no longer verify the hub. The same applies to agents that
-	// have been disconnected since the rotation.
+	// AnnotationRetireNow on the hub's CA Secret ends trust in the replaced authority immediately, for example because its
+	// key was stolen. The value must be the same as the value of AnnotationRotate. Kubeconfigs that contain only the old
+	// authority can then no longer verify the hub. The same applies to agents that have been disconnected since the
+	// rotation.
 	AnnotationRetireNow = Group + "/retire-now"
 
 	// AnnotationAgentDigest on an agent's pods identifies the agent settings that the hub computed for the Cluster.
@@ -43,8 +43,8 @@ const (
 	// depends on the number of nodes. Drover sets it unless spec.agent.replicas is set.
 	AnnotationAgentReplicas = Group + "/agent-replicas"
 
-	// AnnotationTerms on the manager's Lease lists the most recent leaders and how often each of them renewed the
-	// Lease. Drover sets it.
+	// AnnotationTerms on the manager's Lease lists the most recent leaders, and the number of times that each of them
+	// renewed the Lease. Drover sets it.
 	AnnotationTerms = Group + "/terms"
 
 	// AnnotationRotated on the hub's CA Secret records the last value of AnnotationRotate that Drover has processed.
@@ -82,8 +82,8 @@ const (
 	LabelIngress = Group + "/ingress"
 
 	// LabelSet is on every object that Drover created in a member. Its value is the name of the set that the object
-	// belongs to. A set contains everything that results from one object on the hub. For example,
-	// "crtb.alice-owns-prod" is the set of a ClusterRoleTemplateBinding.
+	// belongs to. A set contains all objects that result from one object on the hub. For example, "crtb.alice-owns-prod"
+	// is the set of a ClusterRoleTemplateBinding.
 	LabelSet = Group + "/set"
 
 	// LabelManagedBy with the value ManagedBy is on every object that Drover created in a member.

@@ -29,9 +29,8 @@ type PlanStatus struct {
 	// +optional
 	LatestHash string `json:"latestHash,omitempty"`
 
-	// revision identifies the revision of the hub's Plan that this status describes. In a member, it is the value of
-	// the "cluster.drover.dev/revision" annotation that the hub has set. On the hub, it identifies the current revision
-	// of the Plan.
+	// revision identifies the revision of the hub's Plan that this status describes. In a member, it is the value of the
+	// "cluster.drover.dev/revision" annotation, which the hub sets. On the hub, it is the Plan's current revision.
 	// +optional
 	Revision string `json:"revision,omitempty"`
 
@@ -52,15 +51,15 @@ type PlanStatus struct {
 	// +kubebuilder:validation:MaxItems=17
 	Waves []WaveStatus `json:"waves,omitempty"`
 
-	// members lists up to 20 members: first the failed members, then the members in progress, each group sorted by
-	// name. The field is absent in a member.
+	// members lists up to 20 members: first failed members, and then members in progress, each sorted by name. The field
+	// is absent in a member.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=20
 	Members []PlanMember `json:"members,omitempty"`
 
-	// applying lists up to 10 nodes in progress, sorted by cluster and node.
+	// applying lists up to 10 nodes on which the plan is in progress, sorted by cluster and node.
 	// +optional
 	// +listType=map
 	// +listMapKey=cluster
@@ -68,8 +67,7 @@ type PlanStatus struct {
 	// +kubebuilder:validation:MaxItems=10
 	Applying []ApplyingNode `json:"applying,omitempty"`
 
-	// failures lists up to 10 failures, sorted by cluster and node. Each entry describes the failure of a node's last
-	// attempt.
+	// failures lists up to 10 nodes whose last attempt failed, sorted by cluster and node.
 	// +optional
 	// +listType=map
 	// +listMapKey=cluster
@@ -84,16 +82,16 @@ type PlanCount struct {
 	Total int32 `json:"total"`
 	// complete is the number of members or nodes that have completed the current revision of the plan.
 	Complete int32 `json:"complete"`
-	// applying is the number of members or nodes in progress, including nodes that are waiting for another attempt.
+	// applying is the number of members or nodes in progress, including nodes that are waiting for a retry.
 	Applying int32 `json:"applying"`
-	// failed is the number of nodes that have no attempts left, or the number of members with such nodes.
+	// failed is the number of nodes that have failed and have no attempts left, or the number of members with such nodes.
 	Failed int32 `json:"failed"`
 	// held is the number of members or nodes that are skipped for the time being. A node is held while it is not ready.
-	// Nodes on which the plan's label has the value "disabled" are not counted at all. A member is held while it is
-	// disconnected or holding plans, or while its own window is closed.
+	// Nodes that are excluded by the value "disabled" of the plan's label are not counted at all. A member is held while
+	// it is disconnected, while its plans are on hold, or while its own window is closed.
 	Held int32 `json:"held"`
-	// leftOut is the number of selected nodes that are not counted because they do not run Linux. The pods of plans run
-	// only on Linux.
+	// leftOut is the number of selected nodes that are not counted because they do not run Linux. Plans run only on Linux
+	// nodes.
 	// +optional
 	LeftOut int32 `json:"leftOut,omitempty"`
 	// summary is "<complete>/<total>".
@@ -106,7 +104,7 @@ type WaveStatus struct {
 	Name string `json:"name"`
 	// clusters counts the members in the wave.
 	Clusters PlanCount `json:"clusters"`
-	// soakUntil is when the wave's soak time ends. The field is absent until the wave is complete.
+	// soakUntil is the time when the wave's soak time ends. The field is absent until the wave is complete.
 	// +optional
 	SoakUntil *metav1.Time `json:"soakUntil,omitempty"`
 }
@@ -119,7 +117,8 @@ type PlanMember struct {
 	Wave string `json:"wave"`
 	// since is the time when the member started the plan.
 	Since metav1.Time `json:"since"`
-	// nodes is the progress of the member's nodes, in the format "<complete>/<total>".
+	// nodes is the number of nodes that have completed the plan and the total number of nodes, in the format
+	// "<complete>/<total>".
 	// +optional
 	Nodes string `json:"nodes,omitempty"`
 	// reason is the reason of the member's own Ready condition, or AgentTooOld, AgentReadOnly, NoLeader,
@@ -131,7 +130,7 @@ type PlanMember struct {
 	Message string `json:"message,omitempty"`
 }
 
-// ApplyingNode is a node in progress.
+// ApplyingNode is a node on which a Plan is in progress.
 type ApplyingNode struct {
 	// cluster is the name of the Cluster. The field is empty if the Plan is in a member.
 	// +optional
@@ -158,16 +157,16 @@ const (
 	StageCordoning NodeStage = "Cordoning"
 	// StageDraining means that pods are being evicted.
 	StageDraining NodeStage = "Draining"
-	// StageUpgrading means that the upgrade container is running or about to run.
+	// StageUpgrading means that the upgrade container is running or about to start.
 	StageUpgrading NodeStage = "Upgrading"
-	// StageSettling means that the node is complete, but still counts toward concurrency until postCompleteDelay has
+	// StageSettling means that the node has completed the plan, but counts toward concurrency until postCompleteDelay has
 	// passed.
 	StageSettling NodeStage = "Settling"
 	// StageWaiting means that an attempt failed and the node is waiting for the next one.
 	StageWaiting NodeStage = "Waiting"
 )
 
-// NodeFailure is the last failure of a node.
+// NodeFailure describes the failure of the last attempt on a node.
 type NodeFailure struct {
 	// cluster is the name of the Cluster. The field is empty if the Plan is in a member.
 	// +optional
@@ -186,7 +185,7 @@ type NodeFailure struct {
 	// message says why the attempt failed, and what to do.
 	// +kubebuilder:validation:MaxLength=512
 	Message string `json:"message"`
-	// log is the end of the Job's log, limited to ten lines and 1024 characters.
+	// log is the end of the Job's log, up to 10 lines and 1024 characters.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Log string `json:"log,omitempty"`
@@ -194,9 +193,9 @@ type NodeFailure struct {
 
 // Limits for the status of a Plan.
 const (
-	// MaxPlanNodes is the maximum number of nodes in progress that a status lists. The same limit applies to failures.
+	// MaxPlanNodes is the maximum number of nodes in progress, and the maximum number of failures, that a status lists.
 	MaxPlanNodes = 10
-	// MaxPlanMembers is the maximum number of members in a status.
+	// MaxPlanMembers is the maximum number of members that a status lists.
 	MaxPlanMembers = 20
 )
 
@@ -207,10 +206,10 @@ const (
 	// The reasons for True are Version and Channel. The reasons for False are ChannelFailed and SecretNotFound.
 	ConditionLatestResolved = "LatestResolved"
 
-	// ConditionComplete is True when all nodes that the plan applies to have completed its current revision, including
-	// when there are no such nodes. Ready has the same status and reason, with one exception: when some members are
-	// disconnected, at least one member is complete and none has failed, Ready is True with reason MembersAway, because
-	// every reachable member is up to date.
+	// ConditionComplete is True when all nodes that the plan applies to have completed its current revision, or when there
+	// are no such nodes. Ready has the same status and reason, with one exception: if some members are disconnected, at
+	// least one member is complete and no member has failed, Ready is True with reason MembersAway, because every
+	// reachable member is up to date.
 	//
 	// The reasons for True are Complete, NoNodes and NoClusters. The reasons for False are Applying, AwaitingRetry,
 	// AwaitingWindow, AwaitingSlot, AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, MemberLost,
@@ -223,7 +222,7 @@ const (
 // Reasons of a Plan's conditions. When a Plan becomes Stalled, manual action is required, and the Stalled condition has
 // the same reason.
 const (
-	// ReasonVersion means that spec.version sets the version.
+	// ReasonVersion means that the version comes from spec.version.
 	ReasonVersion = "Version"
 	// ReasonChannel means that the version comes from the channel.
 	ReasonChannel = "Channel"
@@ -234,7 +233,7 @@ const (
 	// that the Secret lacks the label plans.cluster.drover.dev/use. The Plan becomes Stalled.
 	ReasonSecretNotFound = "SecretNotFound"
 
-	// ReasonComplete means that all nodes that the plan applies to are complete.
+	// ReasonComplete means that all nodes that the plan applies to have completed it.
 	ReasonComplete = "Complete"
 	// ReasonNoNodes means that the plan currently selects no nodes.
 	ReasonNoNodes = "NoNodes"
@@ -248,24 +247,24 @@ const (
 	// ReasonAwaitingSlot means that another plan is using the nodes, or that another exclusive plan is in progress. The
 	// message names the other plan.
 	ReasonAwaitingSlot = "AwaitingSlot"
-	// ReasonAwaitingNodes means that the remaining nodes are not ready or have taints that the plan does not tolerate,
-	// or that a complete node has not become ready again.
+	// ReasonAwaitingNodes means that the remaining nodes are not ready or have taints that the plan does not tolerate, or
+	// that a node has completed the plan but is not ready again yet.
 	ReasonAwaitingNodes = "AwaitingNodes"
 	// ReasonSoaking means that a wave is complete, but its soak time has not passed yet.
 	ReasonSoaking = "Soaking"
-	// ReasonSettling means that a node is complete, but still counts toward concurrency until postCompleteDelay has
+	// ReasonSettling means that a node has completed the plan, but counts toward concurrency until postCompleteDelay has
 	// passed.
 	ReasonSettling = "Settling"
-	// ReasonHeld means that the member is holding plans, or that its own window is closed. On the hub, one of these
-	// reasons applies to each of the remaining members.
+	// ReasonHeld means that plans in the member are on hold, or that the member's own window is closed. On the hub, this
+	// applies to all of the remaining members.
 	ReasonHeld = "Held"
 	// ReasonPaused means that spec.paused is true.
 	ReasonPaused = "Paused"
 
-	// ReasonNodeFailed means that a node has no attempts left. status.failures says why. To try again, change the Plan, or
-	// pause and resume it. The Plan becomes Stalled.
+	// ReasonNodeFailed means that a node has failed and has no attempts left. status.failures says why. To try again,
+	// change the Plan, or pause and resume it. The Plan becomes Stalled.
 	ReasonNodeFailed = "NodeFailed"
-	// ReasonTooManyFailures means that more members failed than maxFailedClusters allows. The Plan becomes Stalled.
+	// ReasonTooManyFailures means that more members have failed than maxFailedClusters allows. The Plan becomes Stalled.
 	ReasonTooManyFailures = "TooManyFailures"
 	// ReasonMemberLost means that a member in progress has been disconnected for more than 5 minutes. Only the hub uses
 	// this reason. The member still counts toward maxConcurrentClusters, because its nodes might be in the middle of an
@@ -299,18 +298,17 @@ const (
 	// PlansNamespace is the only namespace in a member in which Plans run. It also contains their Jobs and Secrets.
 	PlansNamespace = "drover-plans"
 
-	// LabelPlanPrefix, followed by "/<plan>", is the key of a label on Nodes. On the hub, it is also the key of a label
-	// on Clusters. The value is the hash of the plan that was completed there, or PlanDisabled. Drover sets the hash.
-	// Users can set PlanDisabled, or remove the label to run the plan on the node again. While the plan is in progress,
-	// Drover records the start time and the progress in an annotation with the same key. Only Drover sets this
-	// annotation.
+	// LabelPlanPrefix, followed by "/<plan>", is the key of a label on Nodes in members, and on Clusters on the hub. The
+	// value is the hash of the plan that was completed there, or PlanDisabled. Drover sets the hash. Users can set
+	// PlanDisabled, or remove the label to run the plan on the node again. While the plan is in progress, Drover records
+	// the start time and the progress in an annotation with the same key. Users must not set this annotation.
 	LabelPlanPrefix = "plan." + Group
 
 	// PlanDisabled as the value of a plan's label excludes a Node or a Cluster from that plan.
 	PlanDisabled = "disabled"
 
-	// LabelPlansHold on a Cluster on the hub, or on the drover-plans Namespace in a member, holds all plans in that
-	// member: they do not start work on any further nodes. Any value except "false" has this effect.
+	// LabelPlansHold on a Cluster on the hub, or on the drover-plans Namespace in a member, puts all plans in that member
+	// on hold: they do not start work on any more nodes. Any value except "false" has this effect.
 	LabelPlansHold = "plans." + Group + "/hold"
 
 	// AnnotationPlansWindow on the drover-plans Namespace in a member is the member's own window for all plans. It
@@ -322,8 +320,8 @@ const (
 	// to their members.
 	LabelPlansUse = "plans." + Group + "/use"
 
-	// AnnotationRevision on a Plan in a member is the revision of the hub's Plan from which the member's Plan was
-	// created. Drover sets it.
+	// AnnotationRevision on a Plan in a member is the revision of the Plan on the hub from which it was created. Drover
+	// sets it.
 	AnnotationRevision = Group + "/revision"
 	// AnnotationResume on a Plan on the hub resumes the plan at the revision in the annotation's value, even if members
 	// have completed another revision. See ReasonMemberAhead.

@@ -9,16 +9,16 @@ import (
 )
 
 // Plan runs a container image on nodes, either one node at a time or several in parallel. It can cordon and drain each
-// node before the image runs. Plans upgrade Kubernetes or the operating system, or do any other work that proceeds node
-// by node.
+// node before the image runs. Use a Plan to upgrade Kubernetes or the operating system, or for any other work that is
+// done node by node.
 //
-// A workspace is a namespace on the hub. In a workspace, a Plan applies to the member clusters that clusterName or
-// clusterSelector selects, in the order that rollout defines. In the drover-plans namespace of a member, a Plan sets
-// neither clusterName nor clusterSelector, and applies to the member itself. The agent runs these Plans whether or not
-// the hub is reachable. Anyone who can create a Plan can do anything on the nodes that the Plan selects.
+// A Plan in a workspace, which is a namespace on the hub, applies to the member clusters that clusterName or
+// clusterSelector selects, in the order that rollout defines. A Plan in the drover-plans namespace of a member sets
+// neither of these fields and applies to the member itself. The agent runs such a Plan even while the hub is
+// unreachable. Anyone who can create a Plan has full control of the nodes that the Plan selects.
 //
-// Deleting a Plan ends its Jobs immediately, and uncordons the nodes that the Plan has cordoned. To let nodes in
-// progress finish, set paused to true first.
+// Deleting a Plan terminates its Jobs immediately and uncordons the nodes that the Plan has cordoned. To let running
+// upgrades finish, set paused to true first.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -41,7 +41,7 @@ type Plan struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec defines the work, the nodes, their order and the time window.
+	// spec defines the work to do, the members and nodes to do it on, and when to do it.
 	// +required
 	Spec PlanSpec `json:"spec"`
 
@@ -60,8 +60,8 @@ type PlanList struct {
 	Items           []Plan `json:"items"`
 }
 
-// PlanSpec defines the work, the nodes, their order and the time window. Every field can be changed at any time. If an
-// upgrade has already started on a node, it finishes before the change takes effect on that node.
+// PlanSpec defines the work to do, the members and nodes to do it on, and when to do it. Every field can be changed at
+// any time. If an upgrade is already running on a node, it finishes before the change takes effect on that node.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.version) || has(self.channel)",message="set version or channel"
 type PlanSpec struct {
@@ -86,45 +86,47 @@ type PlanTarget struct {
 	ClusterName string `json:"clusterName,omitempty"`
 
 	// clusterSelector selects Clusters in the same namespace by their labels, including Clusters that are created later.
-	// The empty selector {} selects all of them. Anyone who can label a Cluster therefore decides which selectors match
-	// it.
+	// The empty selector {} selects all Clusters in the namespace. Anyone who can change a Cluster's labels can therefore
+	// make selectors match it.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn', 'Exists', 'DoesNotExist'])",message="operator must be In, NotIn, Exists or DoesNotExist"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn require values; Exists and DoesNotExist must not have values"
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 
-	// rollout defines the order of the members and how many of them are in progress at the same time. By default,
-	// members are processed one at a time, ordered by name, and the first failure stops the rollout.
+	// rollout defines the order in which the plan is applied to the members, and how many members it is applied to at the
+	// same time. By default, the plan is applied to one member at a time, in order of name, and the first failure stops
+	// the rollout.
 	// +optional
 	// +structType=atomic
 	Rollout *Rollout `json:"rollout,omitempty"`
 }
 
-// Rollout defines the order of members and how many of them are in progress at the same time.
+// Rollout defines the order in which a Plan is applied to members, and how many members it is applied to at the same
+// time.
 type Rollout struct {
-	// maxConcurrentClusters is the maximum number of members in progress at the same time. The valid range is 1 to
-	// 10000. The default is 1.
+	// maxConcurrentClusters is the maximum number of members that the plan is applied to at the same time. The valid range
+	// is 1 to 10000. The default is 1.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	MaxConcurrentClusters int32 `json:"maxConcurrentClusters,omitempty"`
 
-	// maxFailedClusters is the number of failed members that the rollout tolerates. After more failures, the rollout
-	// stops: no work starts on further members, or on further nodes in members that are in progress. The rollout
-	// continues when the value is raised, or when a change to the plan lets the failed members try again. The valid
-	// range is 0 to 10000. The default is 0.
+	// maxFailedClusters is the number of failed members that the rollout tolerates. If more members fail, the rollout
+	// stops: no work starts on any other member, or on any other node of members that are in progress. The rollout
+	// continues when this value is raised, or when the plan is changed and the failed members try again. The valid range
+	// is 0 to 10000. The default is 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	MaxFailedClusters int32 `json:"maxFailedClusters,omitempty"`
 
-	// waves are up to 16 groups of members, to which the plan is applied in order. A member belongs to the first wave
-	// that selects it. Members that no wave selects come last, in a wave named "rest". A wave starts when every member
-	// in the previous wave is complete or has failed within the limit of maxFailedClusters, at least one of these
-	// members is complete, and the soak time has passed. A member that is disconnected, or whose plans are held by the
-	// label plans.cluster.drover.dev/hold, does not delay a wave. The plan starts in that member when the member
-	// reconnects or the label is removed. By default there is one wave with all members.
+	// waves are up to 16 groups of members. The plan is applied to the groups in order. A member belongs to the first wave
+	// that selects it. Members that no wave selects belong to a last wave named "rest". The next wave starts when every
+	// member of the current wave is complete or has failed within the limit of maxFailedClusters, at least one member is
+	// complete, and the soak time has passed. A wave does not wait for members that are disconnected, or whose plans are
+	// on hold because of the label plans.cluster.drover.dev/hold. In such a member, the plan starts when the member
+	// reconnects or the label is removed. By default, all members are in one wave.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -132,7 +134,7 @@ type Rollout struct {
 	Waves []Wave `json:"waves,omitempty"`
 }
 
-// Wave is a group of members that can be in progress at the same time.
+// Wave is a group of members in a rollout.
 type Wave struct {
 	// name is the name of the wave in the status. It must be 1 to 63 characters long.
 	// +required
@@ -141,13 +143,14 @@ type Wave struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Name string `json:"name"`
 
-	// clusterSelector selects the members that belong to this wave. By default it selects all of the plan's members
-	// that no earlier wave selects. If a selector is invalid, the plan becomes Stalled with the reason InvalidSelector.
+	// clusterSelector selects the members in this wave by the labels of their Clusters. By default, the wave contains all
+	// of the plan's members that no earlier wave selects. If a selector is invalid, the plan becomes Stalled with the
+	// reason InvalidSelector.
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 
-	// soak is the time that must pass between the completion of this wave and the start of the next one, for example
-	// "1h". The default is 0s.
+	// soak is how long to wait between the completion of this wave and the start of the next one, for example "1h". The
+	// default is 0s.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+([.][0-9]+)?(ms|s|m|h))+$`
@@ -156,7 +159,7 @@ type Wave struct {
 }
 
 // PlanPace defines which nodes in a member the plan applies to, how many of them can be in progress at the same time,
-// and when work can start. If these fields change, the plan does not run again on nodes that it has completed.
+// and when work can start. Changing these fields does not make the plan run again on nodes that have completed it.
 type PlanPace struct {
 	// nodeSelector selects nodes by their labels, including nodes that join later. A node with the label
 	// "plan.cluster.drover.dev/<plan>: disabled" is excluded. By default all nodes are selected.
@@ -171,38 +174,38 @@ type PlanPace struct {
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 100000 : self.matches('^([1-9][0-9]?|100)%$')",message="concurrency must be a number from 1, or a percentage from 1% to 100%"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 100000 : self.matches('^([1-9][0-9]?|100)%$')",message="concurrency must be a number of at least 1, or a percentage from 1% to 100%"
 	Concurrency *intstr.IntOrString `json:"concurrency,omitempty"`
 
-	// exclusive makes the plan mutually exclusive with other exclusive plans: while one of these plans has a node in
-	// progress in a member, no other exclusive plan starts work on a node in that member. A node is never in progress
-	// for two plans at the same time, whether or not they are exclusive. The default is false.
+	// exclusive prevents the plan from running in a member at the same time as other exclusive plans: while one of them is
+	// working on a node, the others do not start work on any node in that member. Two plans never work on the same node at
+	// the same time, whether or not they are exclusive. The default is false.
 	// +optional
 	Exclusive bool `json:"exclusive,omitempty"`
 
-	// paused prevents the plan from starting work on further members or nodes, and from making further attempts. Nodes
-	// whose upgrade has not started are released and uncordoned. An upgrade that is already running finishes. paused
-	// defaults to false.
+	// paused prevents the plan from starting work on more members or nodes, and from retrying failed attempts. Nodes on
+	// which the upgrade container has not started yet are released and uncordoned. Upgrades that are already running
+	// finish. paused defaults to false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// window is the part of the week in which work on nodes and further attempts can start. Work that has started
-	// continues after the window has closed. By default, work can start at any time. If a member also has a window of
-	// its own, both windows must be open; see docs/spec/plan.md.
+	// window is the part of the week in which work on nodes can start and failed attempts can be retried. Work that has
+	// already started continues after the window closes. If a member also has a window of its own, both windows must be
+	// open; see docs/spec/plan.md. By default, work can start at any time.
 	// +optional
 	// +structType=atomic
 	Window *TimeWindow `json:"window,omitempty"`
 
-	// jobActiveDeadlineSecs is the time limit of an attempt's Job, in seconds. When it is exceeded, the Job is
-	// terminated and the attempt fails. 0 means no limit. The default is 900.
+	// jobActiveDeadlineSecs is the time limit for the Job of each attempt, in seconds. A Job that exceeds the limit is
+	// terminated, and the attempt fails. 0 means no limit. The default is 900.
 	// +optional
 	// +kubebuilder:default=900
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=604800
 	JobActiveDeadlineSecs *int64 `json:"jobActiveDeadlineSecs,omitempty"`
 
-	// retries defines how many times, and after which delays, a failed attempt is retried. By default, it is retried
-	// twice, after 30s and after 1m.
+	// retries defines how many times a failed attempt is retried, and how long to wait before each retry. By default, a
+	// failed attempt is retried twice: after 30s, and then after 1m.
 	// +optional
 	// +structType=atomic
 	Retries *PlanRetries `json:"retries,omitempty"`
@@ -216,19 +219,19 @@ type PlanPace struct {
 	PostCompleteDelay *metav1.Duration `json:"postCompleteDelay,omitempty"`
 }
 
-// PlanRetries defines how often a failed attempt is retried. Between attempts, the node is uncordoned if the plan
-// cordoned it. A node without remaining attempts has failed, and no work starts on other nodes in the same member until
-// the plan changes.
+// PlanRetries defines how many times a failed attempt is retried. If the plan cordoned the node, the node is uncordoned
+// between attempts. When no attempts remain, the node has failed, and no work starts on other nodes in the same member
+// until the plan changes.
 type PlanRetries struct {
-	// limit is the number of attempts after the first one. The valid range is 0 to 20. The default is 2.
+	// limit is the maximum number of retries after the first attempt. The valid range is 0 to 20. The default is 2.
 	// +optional
 	// +kubebuilder:default=2
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=20
 	Limit *int32 `json:"limit,omitempty"`
 
-	// backoff is the delay before the second attempt. The delay doubles with each further attempt, up to one hour.
-	// backoff defaults to 30s.
+	// backoff is the delay before the first retry. The delay doubles with each retry, up to one hour. backoff defaults to
+	// 30s.
 	// +optional
 	// +kubebuilder:default="30s"
 	// +kubebuilder:validation:Type=string
@@ -240,7 +243,7 @@ type PlanRetries struct {
 // TimeWindow is a recurring period of the week. A window whose end time is earlier than its start time ends on the next
 // day.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.startTime) || !has(self.endTime) || self.startTime != self.endTime",message="startTime and endTime must differ; for whole days leave both out"
+// +kubebuilder:validation:XValidation:rule="!has(self.startTime) || !has(self.endTime) || self.startTime != self.endTime",message="startTime and endTime must differ: to include whole days, omit both"
 type TimeWindow struct {
 	// days are the days on which the window opens, written as Sun to Sat, Su to Sa, Sunday to Saturday or 0 to 6. Case
 	// does not matter. By default the window opens every day.
@@ -262,8 +265,8 @@ type TimeWindow struct {
 	EndTime string `json:"endTime,omitempty"`
 
 	// timeZone is the time zone of startTime and endTime. It is a name from the IANA time zone database, for example
-	// "Europe/Berlin". "Local" is rejected because its meaning differs from machine to machine. A window that contains
-	// a clock change is an hour shorter or longer on that day. timeZone defaults to "UTC".
+	// "Europe/Berlin". "Local" is rejected, because its meaning depends on the machine. If daylight saving time starts or
+	// ends during a window, the window is an hour shorter or longer on that day. timeZone defaults to "UTC".
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9_+/-]*$`
@@ -279,18 +282,18 @@ type Day string
 
 // PlanRelease defines the version to install.
 type PlanRelease struct {
-	// version is the version to install, for example "v1.36.3+k3s1". Images without a tag use this version as their
-	// tag. In the tag, "+" is replaced with "-".
+	// version is the version to install, for example "v1.36.3+k3s1". It is also used as the tag of images that are
+	// specified without a tag. In the tag, "+" is replaced with "-".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9_.+-]*$`
 	Version string `json:"version,omitempty"`
 
-	// channel is an http or https URL. It must redirect to a URL whose last path element is the version, and the status
-	// code must be 302, 303, 307 or 308. channel must be at most 1024 characters long. The channel is queried every 15
-	// minutes, unless version is set. After any other response, the last known version stays in effect. The hub queries
-	// the channels of Plans on the hub.
+	// channel is an http or https URL that redirects to a URL whose last path element is the version to install. The
+	// status code must be 302, 303, 307 or 308. After any other response, the last known version remains in effect. The
+	// channel is queried every 15 minutes, by the hub for Plans on the hub, and otherwise by the agent. It is not queried
+	// if version is set. channel must be at most 1024 characters long.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https?://[^\\s/]+.*$')`,message="must be an http or https URL, such as https://update.k3s.io/v1-release/channels/stable"

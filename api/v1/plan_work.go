@@ -8,50 +8,50 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NodeWork defines the work on each node. If any of these fields, the version or the content of a referenced Secret
-// changes, the plan runs again on complete nodes.
+// NodeWork defines the work to do on each node. If any of these fields, the version, or the content of a referenced
+// Secret changes, the plan runs again on nodes that have completed it.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.secrets) || self.secrets.all(s, !has(s.path) || !s.path.contains('..'))",message="the path of a Secret must not contain .."
+// +kubebuilder:validation:XValidation:rule="!has(self.secrets) || self.secrets.all(s, !has(s.path) || !s.path.contains('..'))",message="a Secret's path must not contain .."
 type NodeWork struct {
-	// prepare is a container that runs on the node before the node is cordoned, for example to wait for another plan.
-	// If prepare exceeds jobActiveDeadlineSecs, it is started again, but this does not count as an attempt.
+	// prepare is a container that runs on the node before the node is cordoned, for example to wait for another plan. If
+	// it runs longer than jobActiveDeadlineSecs, it is started again. This does not count as an attempt.
 	// +optional
 	Prepare *PlanContainer `json:"prepare,omitempty"`
 
-	// cordon makes the node unschedulable while work on it is in progress. Afterward, the node is uncordoned, even
-	// after a failure, unless it was cordoned before. If drain is set, the node is always cordoned. cordon defaults to
+	// cordon marks the node as unschedulable while work on it is in progress. The node is uncordoned afterward, even after
+	// a failure, unless it was already cordoned before. If drain is set, the node is always cordoned. cordon defaults to
 	// false.
 	// +optional
 	Cordon bool `json:"cordon,omitempty"`
 
-	// drain evicts the node's pods before the upgrade. Drover's own pods and the pods of plans are not evicted. By
-	// default the pods keep running.
+	// drain evicts the node's pods before the upgrade container runs. Drover's own pods and the pods of plans are not
+	// evicted. By default, the node is not drained.
 	// +optional
 	// +structType=atomic
 	Drain *Drain `json:"drain,omitempty"`
 
-	// upgrade is the container that runs on the node. The host's root directory is mounted at /host. The container is
-	// privileged unless its securityContext says otherwise.
+	// upgrade is the container that does the work on the node. The host's root directory is mounted at /host. By default,
+	// the container is privileged.
 	// +required
 	Upgrade PlanContainer `json:"upgrade"`
 
-	// secrets are Secrets in the plan's namespace that are mounted into prepare and upgrade. On the hub, each Secret
-	// must have the label plans.cluster.drover.dev/use: "true", and is copied to the members. At most 16 are allowed.
+	// secrets are Secrets in the plan's namespace that are mounted into the prepare and upgrade containers. On the hub,
+	// each Secret must have the label plans.cluster.drover.dev/use: "true", and is copied to the members. At most 16 are
+	// allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
 	Secrets []PlanSecret `json:"secrets,omitempty"`
 
-	// serviceAccountName is the name of a ServiceAccount in the drover-plans namespace. The pods use this account. The
-	// default is "drover-plan". That account can read Plans and Nodes.
+	// serviceAccountName is the name of the ServiceAccount that the pods run as. The ServiceAccount must exist in the
+	// drover-plans namespace. The default is "drover-plan", which can read Plans and Nodes.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 
-	// tolerations are additional tolerations for the pods. The pods can always run on cordoned nodes. At most 16 are
-	// allowed.
+	// tolerations are up to 16 additional tolerations for the pods. The pods always tolerate the taint of cordoned nodes.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -72,9 +72,9 @@ type NodeWork struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
-	// postCompleteLabels are labels that are added to each complete node. In a value, $(LATEST_VERSION) is replaced by
-	// status.latestVersion, and $(LATEST_HASH) by status.latestHash. Keys in the kubernetes.io, k8s.io and drover.dev
-	// domains are rejected. At most 16 are allowed.
+	// postCompleteLabels are labels to add to each node that has completed the plan. In a value, $(LATEST_VERSION) is
+	// replaced by status.latestVersion, and $(LATEST_HASH) by status.latestHash. Keys in the kubernetes.io, k8s.io and
+	// drover.dev domains are rejected. At most 16 are allowed.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.matches('(^|[.])(kubernetes[.]io|k8s[.]io|drover[.]dev)/'))",message="labels in kubernetes.io, k8s.io and drover.dev cannot be set"
@@ -101,7 +101,7 @@ type PullSecret struct {
 
 // PlanContainer is a container of a plan's Job.
 type PlanContainer struct {
-	// image is the image to run. If it has neither a tag nor a digest, the plan's version becomes the tag.
+	// image is the container image to run. If it has neither a tag nor a digest, the plan's version is used as the tag.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
@@ -144,8 +144,8 @@ type PlanContainer struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(v, !(v.name in ['host-root', 'pod-info']))",message="the volume names host-root and pod-info are reserved for Drover"
 	Volumes []HostVolume `json:"volumes,omitempty"`
 
-	// securityContext is the security context of the container. By default upgrade is privileged with CAP_SYS_BOOT, and
-	// prepare has no security context.
+	// securityContext is the security context of the container. By default, the upgrade container is privileged and has
+	// the CAP_SYS_BOOT capability, and the prepare container has no security context.
 	// +optional
 	// +structType=atomic
 	SecurityContext *corev1.SecurityContext `json:"securityContext,omitempty"`
@@ -180,19 +180,18 @@ type PlanSecret struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// path is the mount path. A relative path is resolved below /run/system-upgrade/secrets. By default, path is the
-	// name of the Secret.
+	// path is the path at which the Secret is mounted. A relative path is relative to /run/system-upgrade/secrets. The
+	// default is the name of the Secret.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Path string `json:"path,omitempty"`
 
-	// ignoreUpdates prevents the plan from running again on complete nodes when the Secret's content changes. The
-	// default is false.
+	// ignoreUpdates prevents the plan from running again when the Secret's content changes. The default is false.
 	// +optional
 	IgnoreUpdates bool `json:"ignoreUpdates,omitempty"`
 
-	// defaultMode is the file mode of the mounted files, from 0 to 511 (0777). The default is 420 (0644).
+	// defaultMode contains the permission bits of the mounted files, from 0 to 511 (0777). The default is 420 (0644).
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=511
@@ -222,14 +221,14 @@ type Drain struct {
 	// +kubebuilder:default=true
 	IgnoreDaemonSets *bool `json:"ignoreDaemonSets,omitempty"`
 
-	// deleteEmptydirData evicts pods that use emptyDir volumes. The data in these volumes is lost. If this field is
-	// false, a node with such pods cannot be drained. The default is true.
+	// deleteEmptydirData allows the eviction of pods that use emptyDir volumes. The data in these volumes is lost. If this
+	// field is false, a node with such pods cannot be drained. The default is true.
 	// +optional
 	// +kubebuilder:default=true
 	DeleteEmptydirData *bool `json:"deleteEmptydirData,omitempty"`
 
-	// force deletes pods that no controller recreates. If this field is false, a node with such pods cannot be drained.
-	// The default is false.
+	// force allows the eviction of pods that no controller manages, and that are therefore not recreated. If this field is
+	// false, a node with such pods cannot be drained. The default is false.
 	// +optional
 	Force bool `json:"force,omitempty"`
 
@@ -237,8 +236,8 @@ type Drain struct {
 	// +optional
 	DisableEviction bool `json:"disableEviction,omitempty"`
 
-	// skipWaitForDeleteTimeout skips waiting for pods whose deletion started more than this number of seconds ago. 0,
-	// the default, waits for all pods.
+	// skipWaitForDeleteTimeout is a number of seconds. The drain does not wait for pods whose deletion started longer ago.
+	// With 0, the default, the drain waits for all pods.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400

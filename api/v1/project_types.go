@@ -9,7 +9,7 @@ import (
 )
 
 // Project is a group of namespaces in one or more member clusters. These namespaces share access rights, a quota,
-// limits, network isolation and secrets.
+// limits, network isolation and Secrets.
 //
 // A namespace belongs to a Project if spec.namespaces lists it, or if a user has labeled it in the member with
 // "cluster.drover.dev/project: <name>". Secrets in the Project's own namespace on the hub that have the same label are
@@ -34,11 +34,11 @@ type Project struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec defines the members that the project applies to and the settings of its namespaces.
+	// spec defines the members that the project applies to, and the settings of its namespaces.
 	// +required
 	Spec ProjectSpec `json:"spec"`
 
-	// status describes the progress of delivering the project.
+	// status describes the progress of the project's delivery to members.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status ProjectStatus `json:"status,omitempty"`
@@ -62,10 +62,10 @@ type ProjectList struct {
 type ProjectSpec struct {
 	ClusterTarget `json:",inline"`
 
-	// namespaces lists namespaces of the project. In each member, Drover creates these namespaces, or adds them to the
-	// project if they already exist. At most 256 are allowed. A namespace that is removed from the list leaves the
-	// project and remains in the member. default, kube-* and drover-* are rejected, because these namespaces belong to
-	// the cluster. Listing a namespace requires the "manage-namespaces" verb on the project.
+	// namespaces are the names of up to 256 namespaces in the project. In each member, Drover creates these namespaces, or
+	// adds them to the project if they already exist. When a name is removed from the list, the namespace leaves the
+	// project but is not deleted. The names default, kube-* and drover-* are rejected, because these namespaces belong to
+	// the cluster. Adding a namespace to the list requires the "manage-namespaces" verb on the project.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
@@ -86,10 +86,10 @@ type ProjectSpec struct {
 	// +mapType=atomic
 	ResourceQuota corev1.ResourceList `json:"resourceQuota,omitempty"`
 
-	// namespaceDefaultResourceQuota is the share of the quota that each namespace gets. At most 24 keys are allowed.
-	// Older namespaces get their shares first. If resourceQuota is not sufficient for all namespaces, newer ones get
-	// the remainder or nothing, and the QuotaFits condition reports the shortage. If a resource is missing from
-	// resourceQuota, every namespace gets its full share of that resource. By default there are no shares.
+	// namespaceDefaultResourceQuota is the share of the quota that each namespace gets. At most 24 keys are allowed. Older
+	// namespaces get their shares first. If resourceQuota is too small for all namespaces, the newest ones get the
+	// remainder or nothing, and the QuotaFits condition reports the shortage. If a resource is not in resourceQuota, every
+	// namespace gets its full share of that resource. By default, namespaces have no quota.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=24
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="keys must be resources that a ResourceQuota supports",messageExpression="'a ResourceQuota does not support %s'.format([self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))])"
@@ -97,17 +97,17 @@ type ProjectSpec struct {
 	// +mapType=atomic
 	NamespaceDefaultResourceQuota corev1.ResourceList `json:"namespaceDefaultResourceQuota,omitempty"`
 
-	// containerDefaults are the resource requests and limits for containers that set none. They become a LimitRange in
-	// each namespace. If resourceQuota restricts requests or limits, Kubernetes rejects pods that do not set them. In
-	// that case, set defaults here. By default there are no such defaults.
+	// containerDefaults are the default resource requests and limits of containers. Drover creates a LimitRange with these
+	// values in each namespace. If resourceQuota restricts requests or limits, set containerDefaults, because Kubernetes
+	// then rejects pods that do not specify them. By default, no LimitRange is created.
 	// +optional
 	// +structType=atomic
 	ContainerDefaults *ContainerDefaults `json:"containerDefaults,omitempty"`
 
-	// networkIsolation controls the connections to the project's pods. With None, the default, Drover restricts nothing.
-	// With Project, only pods in the project's namespaces, in kube-system and in namespaces with the label
-	// "cluster.drover.dev/ingress: true" can connect. Outgoing connections are never restricted. Additional
-	// NetworkPolicies in a namespace can allow more.
+	// networkIsolation controls which connections to the project's pods are allowed. With None, the default, Drover does
+	// not restrict connections. With Project, only pods in the project's namespaces, in kube-system and in namespaces with
+	// the label "cluster.drover.dev/ingress: true" can connect. Outgoing connections are never restricted. NetworkPolicies
+	// that you add to a namespace can allow more connections.
 	// +optional
 	// +kubebuilder:default=None
 	NetworkIsolation NetworkIsolation `json:"networkIsolation,omitempty"`
@@ -120,18 +120,18 @@ type ProjectSpec struct {
 	PodSecurity PodSecurity `json:"podSecurity,omitempty"`
 }
 
-// ContainerDefaults are the resource requests and limits for containers that set none.
+// ContainerDefaults are the default resource requests and limits of containers.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || self.requests.all(k, !(k in self.limits) || [self.requests[k], self.limits[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",message="a default request must not exceed the default limit"
 type ContainerDefaults struct {
-	// requests are the default requests. The allowed keys are cpu, memory and ephemeral-storage.
+	// requests are the default resource requests. The allowed keys are cpu, memory and ephemeral-storage.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=3
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="keys must be cpu, memory or ephemeral-storage"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a default must not be negative",messageExpression="'a default must not be negative: %s'.format([self.filter(k, string(self[k]).startsWith('-'))])"
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
-	// limits are the default limits. The allowed keys are cpu, memory and ephemeral-storage.
+	// limits are the default resource limits. The allowed keys are cpu, memory and ephemeral-storage.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=3
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="keys must be cpu, memory or ephemeral-storage"
@@ -139,12 +139,12 @@ type ContainerDefaults struct {
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 }
 
-// NetworkIsolation controls the connections to the pods of a Project.
+// NetworkIsolation controls which connections to the pods of a Project are allowed.
 // +kubebuilder:validation:Enum=None;Project
 type NetworkIsolation string
 
 const (
-	// IsolationNone restricts nothing.
+	// IsolationNone does not restrict connections.
 	IsolationNone NetworkIsolation = "None"
 	// IsolationProject allows connections from the project's own pods, from kube-system and from namespaces with the
 	// label LabelIngress.
@@ -156,15 +156,15 @@ const (
 type PodSecurity string
 
 const (
-	// PodSecurityPrivileged restricts nothing.
+	// PodSecurityPrivileged does not restrict pods.
 	PodSecurityPrivileged PodSecurity = "privileged"
 	// PodSecurityBaseline prevents known privilege escalations.
 	PodSecurityBaseline PodSecurity = "baseline"
-	// PodSecurityRestricted requires hardened pods.
+	// PodSecurityRestricted enforces current best practices for hardening pods.
 	PodSecurityRestricted PodSecurity = "restricted"
 )
 
-// ProjectStatus describes the progress of delivering a Project.
+// ProjectStatus describes the progress of a Project's delivery to members.
 //
 // Ready is True with reason Applied, NoClusters or MembersAway. If no member has ever received the project, Ready is
 // False with reason MembersAway. Ready is also False with reason Delivering, DeliveryFailed, Conflict, Fighting,
@@ -177,7 +177,7 @@ type ProjectStatus struct {
 	// +optional
 	NamespaceCount int32 `json:"namespaceCount,omitempty"`
 
-	// namespaces contains the number of the project's namespaces in each of the first hundred members, ordered by name.
+	// namespaces contains the number of the project's namespaces in each member. It lists the first 100 members by name.
 	// +optional
 	// +listType=map
 	// +listMapKey=cluster
@@ -189,6 +189,6 @@ type ProjectStatus struct {
 type NamespaceCount struct {
 	// cluster is the name of the Cluster.
 	Cluster string `json:"cluster"`
-	// count is the number of namespaces that the spec lists or that are labeled in the member.
+	// count is the number of the project's namespaces in this member.
 	Count int32 `json:"count"`
 }

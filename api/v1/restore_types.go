@@ -9,9 +9,8 @@ const (
 	// status.restore.checkpoint. Setting it requires the "update" verb on clusters/agent.
 	AnnotationRestored = Group + "/restored"
 
-	// ConditionRestoreConfirmed is present, and False, only while the hub makes no changes in the member because the
-	// hub's etcd was restored from a backup that is older than the member's state. status.restore lists the pending
-	// changes.
+	// ConditionRestoreConfirmed is present, and False, only while the hub holds back changes to the member because the
+	// hub's etcd was restored from a backup that is older than the member's state. status.restore lists these changes.
 	//
 	// The reason for False is HubRestored.
 	ConditionRestoreConfirmed = "RestoreConfirmed"
@@ -21,23 +20,24 @@ const (
 	// RestoreConfirmed is False with the same reason. The object becomes Stalled.
 	ReasonHubRestored = "HubRestored"
 
-	// ReasonMemberAhead means that members have completed a revision of the Plan that the hub has no record of, because
-	// the hub was restored from an older backup. Only the hub uses this reason. No work starts until an administrator
+	// ReasonMemberAhead means that members have completed a revision of the Plan that the hub does not know, because the
+	// hub was restored from an older backup. This reason is used only on the hub. No work starts until an administrator
 	// applies the intended Plan, or sets AnnotationResume on the Plan. The Plan becomes Stalled.
 	ReasonMemberAhead = "MemberAhead"
 )
 
-// RestoreStatus lists the changes to a member or a Host that a restored hub holds back. Each entry is the name of a
-// set. A set contains everything that results from one object on the hub. For example, "crtb/alice" is the set that
-// results from the ClusterRoleTemplateBinding "alice". Each list contains only the first 50 names.
+// RestoreStatus lists the changes to a member or a Host that the hub holds back after its etcd was restored from a
+// backup. Each entry is the name of a set. A set contains all objects that result from one object on the hub. For
+// example, "crtb/alice" is the set of the ClusterRoleTemplateBinding "alice". Each list contains only the first 50
+// names.
 type RestoreStatus struct {
-	// checkpoint identifies the state of the agent that the hub has no record of. To confirm the changes, set the
+	// checkpoint identifies the agent's state, which is newer than the hub's backup. To confirm the changes, set the
 	// annotation cluster.drover.dev/restored to this value.
 	Checkpoint string `json:"checkpoint"`
 	// summary counts the changes, for example "2 to add, 0 to change, 1 to remove".
 	Summary string `json:"summary"`
-	// digest is the SHA-256 of all names in the lists, including names that do not fit. It changes whenever a name is
-	// added to one of the lists or removed from it.
+	// digest is the SHA-256 digest of all names, including names that are omitted from the lists. It changes whenever a
+	// name is added to a list or removed from it.
 	// +optional
 	Digest string `json:"digest,omitempty"`
 	// add lists the sets that exist on the hub but not in the member. They were deleted after the backup was taken, or

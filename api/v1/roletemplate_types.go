@@ -10,8 +10,8 @@ import (
 
 // RoleTemplate is a named list of RBAC rules that can be granted in member clusters: in a whole cluster, with a
 // ClusterRoleTemplateBinding, or in the namespaces of a project, with a ProjectRoleTemplateBinding. In each member
-// where the template is used, it becomes a ClusterRole named "drover:<name>" that contains exactly the template's own
-// and inherited rules.
+// where the template is bound, Drover creates a ClusterRole named "drover:<name>" that contains only the template's own
+// rules and the rules that it inherits.
 //
 // Creating a RoleTemplate, or changing the rights that it grants, requires the "escalate" verb on roletemplates.
 // Binding a RoleTemplate requires the "bind" verb.
@@ -40,8 +40,7 @@ type RoleTemplate struct {
 	// +required
 	Spec RoleTemplateSpec `json:"spec"`
 
-	// status reports whether the template can be used. It also reports the progress of delivering the template to
-	// members.
+	// status reports whether the template can be used, and the progress of its delivery to members.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status RoleTemplateStatus `json:"status,omitempty"`
@@ -60,7 +59,7 @@ type RoleTemplateList struct {
 // are delivered to the members.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.external) || (size(self.?rules.orValue([])) == 0 && size(self.?inherits.orValue([])) == 0)",message="an external template uses the rules of the member's ClusterRole: remove rules and inherits"
-// +kubebuilder:validation:XValidation:rule="has(self.external) || size(self.?rules.orValue([])) > 0 || size(self.?inherits.orValue([])) > 0",message="set rules, inherits or external: a template must grant something"
+// +kubebuilder:validation:XValidation:rule="has(self.external) || size(self.?rules.orValue([])) > 0 || size(self.?inherits.orValue([])) > 0",message="set rules, inherits or external: a template must grant rights"
 // +kubebuilder:validation:XValidation:rule="self.context == 'Cluster' || !has(self.rules) || self.rules.all(r, size(r.?nonResourceURLs.orValue([])) == 0)",message="nonResourceURLs can be granted only with context Cluster"
 type RoleTemplateSpec struct {
 	// context defines where the template can be bound: Cluster for ClusterRoleTemplateBindings, or Project for
@@ -81,9 +80,9 @@ type RoleTemplateSpec struct {
 	Rules []rbacv1.PolicyRule `json:"rules,omitempty"`
 
 	// inherits lists other RoleTemplates whose rules this template includes, along with the rules that they inherit. At
-	// most 32 are allowed. A template that lists itself is rejected. A cycle of several templates is not rejected,
-	// because each template is validated on its own. Instead, the templates in the cycle and all templates that inherit
-	// from them become Stalled with reason InheritanceCycle, and grant nothing until the cycle is broken.
+	// most 32 are allowed. A template cannot list itself. A cycle of several templates is accepted, because each template
+	// is validated on its own. However, the templates in the cycle, and all templates that inherit from them, become
+	// Stalled with reason InheritanceCycle and grant no rights until the cycle is broken.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
@@ -92,10 +91,10 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Inherits []string `json:"inherits,omitempty"`
 
-	// external is the name of an existing ClusterRole in the members, such as "cluster-admin" or "edit". Bindings to
-	// the template then refer to this ClusterRole. Drover does not create the ClusterRole and does not know its rules,
-	// so other templates cannot inherit an external template. In a member without this ClusterRole, a binding grants
-	// nothing until the ClusterRole is created.
+	// external is the name of an existing ClusterRole in the members, such as "cluster-admin" or "edit". Bindings to the
+	// template then refer to this ClusterRole. Drover neither creates the ClusterRole nor reads its rules, so other
+	// templates cannot inherit an external template. In a member without this ClusterRole, bindings have no effect until
+	// the ClusterRole is created.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -115,15 +114,14 @@ type RoleTemplateSpec struct {
 type RoleContext string
 
 const (
-	// ContextCluster is the context of templates that are bound in whole members.
+	// ContextCluster is the context of templates that are bound in whole clusters.
 	ContextCluster RoleContext = "Cluster"
 	// ContextProject is the context of templates that are bound in the namespaces of a Project.
 	ContextProject RoleContext = "Project"
 )
 
-// RoleTemplateStatus is the observed state of a RoleTemplate. It does not name members, because users who can bind the
-// template can read its status, but might not have access to the workspaces of these members. Failures in a member are
-// reported in the status of the binding.
+// RoleTemplateStatus is the observed state of a RoleTemplate. It does not name members, because users without access to
+// the members' workspaces can read it. Failures in a member are reported in the status of the binding.
 type RoleTemplateStatus struct {
 	// observedGeneration is the generation of the spec that this status describes.
 	// +optional

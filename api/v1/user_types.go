@@ -10,7 +10,7 @@ import (
 // User represents a person who signs in to the hub with a password and has the principal name "local:<name>". The
 // password hash is not part of the User. It is stored in the Secret drover-user-<name> in the manager's namespace. To
 // set the password, use "kubectl drover user". A User with spec.principal instead represents a person who signs in
-// through an AuthProvider. To lock that person out, create one with spec.disabled set to true.
+// through an AuthProvider. Create such a User with spec.disabled set to true to lock the person out.
 //
 // Users can sign in only if signIn.issuer is set in the manager's configuration. They get their rights from bindings
 // and from the hub's own RBAC.
@@ -32,11 +32,11 @@ type User struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec defines whether the user can sign in.
+	// spec defines who the user is, and whether they are locked out.
 	// +optional
 	Spec UserSpec `json:"spec,omitempty"`
 
-	// status reports whether the User is set up for signing in.
+	// status reports whether the user can sign in.
 	//
 	// Ready is True with reason PasswordSet, SignsInElsewhere or Disabled, and False with reason PasswordMissing or
 	// PasswordInvalid.
@@ -54,10 +54,10 @@ type UserList struct {
 	Items           []User `json:"items"`
 }
 
-// UserSpec defines whether a user can sign in.
+// UserSpec defines who a user is, and whether they are locked out.
 type UserSpec struct {
 	// principal refers to a user of an AuthProvider, in the format "<provider>:<name>". A User with this field has no
-	// password, and its only purpose is to disable the principal. The field cannot be changed. By default the User is
+	// password, and is only useful to lock out the principal. The field cannot be changed. By default, the User represents
 	// the principal "local:<name>".
 	// +optional
 	// +kubebuilder:validation:MaxLength=192
@@ -77,8 +77,8 @@ type UserStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// principal is the name to use for the user in bindings: spec.principal, or "local:<name>" if spec.principal is not
-	// set.
+	// principal is the user's name in bindings. It is the value of spec.principal, or "local:<name>" if spec.principal is
+	// not set.
 	// +optional
 	Principal string `json:"principal,omitempty"`
 

@@ -250,7 +250,7 @@ func badObjects() map[string]struct{ kind, spec, want string } {
 		"another context": {
 			roleTemplate, "{context: Global, inherits: [a]}", `supported values: "Cluster", "Project"`,
 		},
-		"a template that grants nothing": {roleTemplate, "{context: Cluster}", "a template must grant something"},
+		"a template that grants nothing": {roleTemplate, "{context: Cluster}", "a template must grant rights"},
 		"an external template with rules": {
 			roleTemplate, "{context: Cluster, external: edit, inherits: [a]}", "remove rules and inherits",
 		},
@@ -318,7 +318,7 @@ func badObjects() map[string]struct{ kind, spec, want string } {
 			clusterBinding, binding("subject: {kind: User, name: 'drover:viewer'}"), "are reserved for Drover",
 		},
 		"a user of the member's own": {
-			clusterBinding, binding("subject: {kind: Group, name: 'system:masters'}"), "belongs to the member itself",
+			clusterBinding, binding("subject: {kind: Group, name: 'system:masters'}"), "reserved for the member",
 		},
 		"white space around a name": {clusterBinding, binding("subject: {kind: User, name: 'alice '}"), "white space"},
 		"a date that is none":       {clusterBinding, binding(subject + ", expiresAt: tomorrow"), "spec.expiresAt"},

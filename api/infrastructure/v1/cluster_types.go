@@ -9,9 +9,9 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// DroverCluster is the infrastructure of a Cluster API Cluster whose machines are Hosts. Drover creates no
-// infrastructure for it. Drover provides the kubeconfig that Cluster API uses to reach the cluster through the hub's
-// proxy, and lists the Hosts' failure domains in the status.
+// DroverCluster represents the infrastructure of a Cluster API Cluster whose machines are Hosts. Drover does not create
+// networks or load balancers for the cluster. It provides the kubeconfig that Cluster API uses to reach the cluster
+// through the hub's proxy, and reports the failure domains of the Hosts in the status.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -29,11 +29,11 @@ type DroverCluster struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec defines the endpoint of the control plane, the failure domains and etcd snapshots.
+	// spec defines the control plane endpoint, the failure domains and the schedule of etcd snapshots.
 	// +optional
 	Spec DroverClusterSpec `json:"spec,omitempty"`
 
-	// status is the state that Cluster API reads.
+	// status is the observed state of the DroverCluster. Cluster API reads it.
 	// +optional
 	Status DroverClusterStatus `json:"status,omitempty"`
 }
@@ -49,16 +49,15 @@ type DroverClusterList struct {
 
 // DroverClusterSpec is the desired state of a DroverCluster.
 type DroverClusterSpec struct {
-	// controlPlaneEndpoint is the address that nodes of the cluster use to reach its API servers: a virtual IP address,
-	// a load balancer, a DNS name, or the address of a single control plane host. Drover does not create the endpoint,
-	// and the hub never connects to it. If controlPlaneEndpoint is not set, spec.controlPlaneEndpoint of the Cluster
-	// API Cluster must be set.
+	// controlPlaneEndpoint is the endpoint that the cluster's nodes use to reach its API servers: a virtual IP address, a
+	// load balancer, a DNS name, or the address of a single control plane host. Drover does not create the endpoint, and
+	// the hub does not connect to it. If this field is not set, spec.controlPlaneEndpoint of the Cluster API Cluster must
+	// be set.
 	// +optional
 	ControlPlaneEndpoint APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
 
-	// failureDomainLabel is a label key on Hosts. Each value that the label has on the Hosts in the same namespace is a
-	// failure domain, and the control plane nodes are spread across these domains. By default there are no failure
-	// domains.
+	// failureDomainLabel is the key of a label on Hosts. Each value of this label on the Hosts in the same namespace is a
+	// failure domain. Control plane nodes are spread across the failure domains. By default, there are no failure domains.
 	// +optional
 	// +kubebuilder:validation:MaxLength=317
 	FailureDomainLabel string `json:"failureDomainLabel,omitempty"`
@@ -78,14 +77,14 @@ type Etcd struct {
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`
 	Schedule string `json:"schedule,omitempty"`
-	// retention is the number of scheduled snapshots that each control plane node keeps. The valid range is 1 to 100.
-	// The default is 5. Copies in the bucket are never removed.
+	// retention is the number of scheduled snapshots to keep on each control plane node. Copies in the bucket are never
+	// removed. The valid range is 1 to 100. The default is 5.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	Retention int32 `json:"retention,omitempty"`
-	// s3 is the bucket to which all snapshots, including manual ones, are copied. Each snapshot also remains on the
-	// control plane node. By default snapshots are not copied.
+	// s3 is the bucket to which all snapshots, including manual ones, are copied. Each snapshot is also kept on the
+	// control plane node that took it. By default, snapshots are not copied.
 	// +optional
 	S3 *provisionv1.EtcdS3 `json:"s3,omitempty"`
 }
@@ -112,39 +111,38 @@ type DroverClusterStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// initialization reports whether the infrastructure is complete. Cluster API waits until it is complete.
+	// initialization reports whether the infrastructure has been provisioned. Cluster API waits until it has.
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 
-	// failureDomains lists the failure domains of the cluster. These are the values that the label named in
-	// spec.failureDomainLabel has on Hosts in the same namespace. At most 100 are listed.
+	// failureDomains lists the failure domains of the cluster, as defined by spec.failureDomainLabel. At most 100 are
+	// listed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=100
 	FailureDomains []FailureDomain `json:"failureDomains,omitempty"`
 
-	// conditions contains Ready, EtcdScheduled if there is a schedule, and Paused while the cluster is paused in
-	// Cluster API.
+	// conditions contains Ready, EtcdScheduled if spec.etcd.schedule is set, and Paused while Cluster API has paused the
+	// cluster.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Initialization reports whether the infrastructure is complete. The Cluster API contract requires this field.
+// Initialization reports whether the infrastructure has been provisioned, as the Cluster API contract requires.
 //
 // +kubebuilder:validation:MinProperties=1
 type Initialization struct {
-	// provisioned becomes true when the infrastructure is ready, and is never set back to false.
+	// provisioned is true once the infrastructure has been provisioned. It never becomes false again.
 	// +optional
 	Provisioned *bool `json:"provisioned,omitempty"`
 }
 
 // FailureDomain is a failure domain of a cluster, as the Cluster API contract defines it.
 type FailureDomain struct {
-	// name is the name of the failure domain. It is a value that the label named in spec.failureDomainLabel has on
-	// Hosts.
+	// name is the name of the failure domain. It is a value of the Hosts' label that spec.failureDomainLabel specifies.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256

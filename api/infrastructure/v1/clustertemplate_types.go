@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DroverClusterTemplate is a template for the DroverClusters of Clusters that use a ClusterClass.
+// DroverClusterTemplate is a template from which Cluster API creates the DroverClusters of a ClusterClass.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1"
@@ -33,7 +33,7 @@ type DroverClusterTemplateList struct {
 	Items           []DroverClusterTemplate `json:"items"`
 }
 
-// DroverClusterTemplateSpec contains the template for clusters.
+// DroverClusterTemplateSpec contains the template for DroverClusters.
 type DroverClusterTemplateSpec struct {
 	// template describes the DroverClusters to create. When the template changes, Cluster API updates the existing
 	// DroverClusters.

@@ -13,8 +13,8 @@ const (
 	// ConditionTasksSucceeded of a DroverMachine is present while the machine has tasks. It is False while a task is
 	// running or waiting, and when a task has failed.
 	ConditionTasksSucceeded = "TasksSucceeded"
-	// ConditionEtcdScheduled of a DroverCluster is present while the DroverCluster has a snapshot schedule. It is False
-	// if the schedule is invalid, or if the provisioner takes no snapshots. The message says what to do.
+	// ConditionEtcdScheduled of a DroverCluster is present while the DroverCluster has a snapshot schedule. It is False if
+	// the schedule is invalid, or if the provisioner cannot take snapshots. The message says what to do.
 	ConditionEtcdScheduled = "EtcdScheduled"
 	// ConditionPaused is True while Cluster API has paused the object.
 	ConditionPaused = "Paused"
@@ -22,8 +22,8 @@ const (
 
 // Reasons of the Ready condition.
 const (
-	// ReasonHubUnknown means that the manager has not published the hub's address and CA, because it is not running or
-	// its version is older than the provisioner's.
+	// ReasonHubUnknown means that the manager has not published the hub's address and CA. Either the manager is not
+	// running, or it is older than the provisioner.
 	ReasonHubUnknown = "HubUnknown"
 	// ReasonProvisioned means that the infrastructure is complete.
 	ReasonProvisioned = "Provisioned"
@@ -43,16 +43,16 @@ const (
 	ReasonWaitingForCluster = "WaitingForCluster"
 	// ReasonWaitingForBootstrap means that the bootstrap provider has not written its data yet.
 	ReasonWaitingForBootstrap = "WaitingForBootstrap"
-	// ReasonBootstrapRefused means that the bootstrap data requests something that Drover does not support on Hosts.
-	// The message names the unsupported feature.
+	// ReasonBootstrapRefused means that the bootstrap data uses a feature that Drover does not support on Hosts. The
+	// message names the feature.
 	ReasonBootstrapRefused = "BootstrapRefused"
-	// ReasonNoHost means that the workspace has no available Host that the machine can take. The message lists the
-	// reasons why Hosts are unavailable. For each reason, it gives the number of Hosts.
+	// ReasonNoHost means that the workspace has no available Host that the machine can take. The message says why, with
+	// the number of Hosts for each reason.
 	ReasonNoHost = "NoHost"
 	// ReasonBootstrapping means that the Host is running the bootstrap.
 	ReasonBootstrapping = "Bootstrapping"
-	// ReasonBootstrapFailed means that the bootstrap failed on the Host. The Host's status contains the last lines of
-	// the output. The bootstrap is not retried. Let Cluster API replace the machine.
+	// ReasonBootstrapFailed means that the bootstrap failed on the Host. The Host's status contains the last lines of the
+	// output. The bootstrap is not retried. Delete the Machine so that Cluster API replaces it.
 	ReasonBootstrapFailed = "BootstrapFailed"
 	// ReasonHostLost means that the Host's agent is not connected.
 	ReasonHostLost = "HostLost"
@@ -75,10 +75,9 @@ const (
 
 // Reasons of the EtcdScheduled condition.
 const (
-	// ReasonScheduled means that the schedule is valid. To find out whether scheduled snapshots are taken, see the
-	// latest EtcdSnapshot.
+	// ReasonScheduled means that the schedule is valid. To check whether snapshots succeed, see the latest EtcdSnapshot.
 	ReasonScheduled = "Scheduled"
-	// ReasonScheduleInvalid means that the schedule cannot be parsed or never matches any time.
+	// ReasonScheduleInvalid means that the schedule cannot be parsed, or that it never matches a time.
 	ReasonScheduleInvalid = "ScheduleInvalid"
 )
 

@@ -9,8 +9,8 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// DroverMachine is the infrastructure of a Cluster API Machine. When the Machine is created, the DroverMachine takes
-// one Host from its namespace. After the Machine is deleted, the Host is cleaned and becomes available again.
+// DroverMachine represents the infrastructure of a Cluster API Machine. It takes one available Host in its namespace.
+// When the Machine is deleted, the Host is cleaned and becomes available again.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -33,7 +33,7 @@ type DroverMachine struct {
 	// +optional
 	Spec DroverMachineSpec `json:"spec,omitempty"`
 
-	// status is the state that Cluster API reads. It includes the name of the machine's Host.
+	// status is the observed state of the DroverMachine. Cluster API reads it.
 	// +optional
 	Status DroverMachineStatus `json:"status,omitempty"`
 }
@@ -49,7 +49,8 @@ type DroverMachineList struct {
 
 // DroverMachineSpec is the desired state of a DroverMachine.
 type DroverMachineSpec struct {
-	// providerID is "drover://<workspace>/<host>". The provisioner sets it when the machine takes a Host.
+	// providerID identifies the machine's Host, in the format "drover://<workspace>/<host>". The provisioner sets it when
+	// the machine takes a Host.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -60,20 +61,19 @@ type DroverMachineSpec struct {
 	// +optional
 	HostSelector *metav1.LabelSelector `json:"hostSelector,omitempty"`
 
-	// antiAffinity keeps the machines of a control plane, or of a MachineDeployment, on different hardware. By default
-	// there is no such restriction.
+	// antiAffinity keeps the machines of a control plane, or of a MachineDeployment, on different hardware. By default the
+	// machines can share hardware.
 	// +optional
 	AntiAffinity *AntiAffinity `json:"antiAffinity,omitempty"`
 
-	// inPlaceUpdate allows Cluster API to update the machine in place instead of replacing it. By default Cluster API
-	// replaces the machine. This field is experimental, because the Cluster API hooks that it relies on are alpha.
+	// inPlaceUpdate allows Cluster API to update the machine in place. By default, Cluster API replaces the machine
+	// instead. This field is experimental, because it relies on Cluster API hooks that are alpha.
 	// +optional
 	InPlaceUpdate *InPlaceUpdate `json:"inPlaceUpdate,omitempty"`
 
-	// tasks are up to 16 one-time tasks that the machine carries out in order after its bootstrap. Drover's own
-	// controllers add and remove tasks, so a template must not contain any. Each task runs at most once, even if the
-	// hub or the machine restarts in the meantime. To repeat a task, add another one with a new id. Removing a task
-	// does not stop it.
+	// tasks are up to 16 one-time tasks that the machine carries out in order after its bootstrap. Drover's controllers
+	// add and remove tasks, so templates must not contain any. Each task runs at most once, even if the hub or the machine
+	// restarts. To repeat a task, add another one with a new id. Removing a running task does not stop it.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -83,19 +83,19 @@ type DroverMachineSpec struct {
 
 // InPlaceUpdate configures how a machine is updated in place.
 type InPlaceUpdate struct {
-	// installer is a script that installs a given version of kubeadm, kubelet and kubectl on the machine.
+	// installer is the script that installs the new version of kubeadm, kubelet and kubectl on the machine.
 	// +required
 	Installer Installer `json:"installer"`
 }
 
 // Installer is a script that runs as root on the machine. The environment variable KUBERNETES_VERSION contains the
 // version to install, for example v1.36.3. If the script fails, it is run again, up to five times in total. The script
-// must not start any service.
+// must not start any services.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.path) != has(self.url)",message="set exactly one of path and url"
 // +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 requires url"
 type Installer struct {
-	// path is the absolute path of a script on the machine. Use this field if the machine cannot download a script.
+	// path is the absolute path of a script on the machine. Use it if the machine cannot download the script.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/[-A-Za-z0-9._/]+$`
@@ -105,8 +105,8 @@ type Installer struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https://[-A-Za-z0-9._~:/%]+$`
 	URL string `json:"url,omitempty"`
-	// sha256 is the SHA-256 digest of the script at url, in hexadecimal. If the digest differs, the script is not run.
-	// By default the digest is not verified.
+	// sha256 is the expected SHA-256 digest of the script at url, in hexadecimal. If the digest does not match, the script
+	// is not run. By default, the digest is not verified.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	SHA256 string `json:"sha256,omitempty"`
@@ -127,8 +127,8 @@ type MachineTask struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
 	ID string `json:"id"`
 
-	// action is the work to do. Update updates the machine in place. Actions whose names start with Etcd are steps of
-	// an EtcdSnapshot or EtcdRestore.
+	// action is the type of the task. Update updates the machine in place. The actions whose names start with Etcd are
+	// steps of an EtcdSnapshot or EtcdRestore.
 	// +required
 	Action TaskAction `json:"action"`
 
@@ -141,7 +141,7 @@ type MachineTask struct {
 	Etcd *EtcdTask `json:"etcd,omitempty"`
 }
 
-// TaskAction is the work that a task does.
+// TaskAction is the type of a task.
 //
 // +kubebuilder:validation:Enum=Update;EtcdSnapshot;EtcdUpload;EtcdPrepare;EtcdStop;EtcdResume;EtcdReplace;EtcdJoin
 type TaskAction string
@@ -163,7 +163,7 @@ const (
 	TaskEtcdResume TaskAction = "EtcdResume"
 	// TaskEtcdReplace starts the new etcd with the data directory that TaskEtcdPrepare created.
 	TaskEtcdReplace TaskAction = "EtcdReplace"
-	// TaskEtcdJoin joins the new etcd, starting with an empty data directory.
+	// TaskEtcdJoin starts an etcd member with an empty data directory, and joins it to the new etcd.
 	TaskEtcdJoin TaskAction = "EtcdJoin"
 )
 
@@ -175,7 +175,7 @@ type EtcdTask struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[a-z0-9-]+$`
 	Of string `json:"of"`
-	// file is the file name of a snapshot, for the actions EtcdSnapshot, EtcdUpload and EtcdPrepare.
+	// file is the file name of the snapshot. The actions EtcdSnapshot, EtcdUpload and EtcdPrepare use it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
@@ -194,7 +194,8 @@ type EtcdTask struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
 	Remove []string `json:"remove,omitempty"`
-	// s3 is an object in a bucket. EtcdUpload writes the object. EtcdPrepare reads it if the file is not on the host.
+	// s3 is the location of the snapshot in a bucket. EtcdUpload writes the snapshot to this location. EtcdPrepare reads
+	// it from there if the file is not on the host.
 	// +optional
 	S3 *EtcdTaskS3 `json:"s3,omitempty"`
 }
@@ -224,8 +225,8 @@ type UpdateTask struct {
 	// +kubebuilder:validation:MaxLength=63
 	Attempt string `json:"attempt,omitempty"`
 
-	// patches is the directory on the machine that contains the patches from the KubeadmConfig. kubeadm needs these
-	// patches to write the same manifests and kubelet configuration as during the bootstrap.
+	// patches is the directory on the machine that contains the patches from the KubeadmConfig. kubeadm applies them so
+	// that the manifests and the kubelet configuration are the same as after the bootstrap.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Patches string `json:"patches,omitempty"`
@@ -240,8 +241,8 @@ type UpdateTask struct {
 
 // AntiAffinity keeps the machines of a control plane, or of a MachineDeployment, on different hardware.
 type AntiAffinity struct {
-	// topologyKey is a label key on Hosts. Two machines of the same control plane or MachineDeployment never take Hosts
-	// with the same value for this label, and no machine takes a Host without the label.
+	// topologyKey is the key of a label on Hosts. Two machines of the same control plane or MachineDeployment never take
+	// Hosts with the same value of this label. Hosts without the label are not taken.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
@@ -254,7 +255,7 @@ type DroverMachineStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// initialization reports whether the infrastructure is complete. Cluster API waits until it is complete.
+	// initialization reports whether the infrastructure has been provisioned. Cluster API waits until it has.
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 
@@ -263,27 +264,28 @@ type DroverMachineStatus struct {
 	// +kubebuilder:validation:MaxLength=253
 	HostName string `json:"hostName,omitempty"`
 
-	// addresses are the addresses that the Host reports. At most 32 are listed.
+	// addresses are the hostname and the IP addresses of the Host. At most 32 are listed.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Addresses []MachineAddress `json:"addresses,omitempty"`
 
-	// failureDomain is the value of the Host's label whose key is the DroverCluster's spec.failureDomainLabel.
+	// failureDomain is the failure domain of the Host. It is the value of the label that spec.failureDomainLabel of the
+	// DroverCluster specifies.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	FailureDomain string `json:"failureDomain,omitempty"`
 
-	// tasks describes the progress of the tasks in spec.tasks.
+	// tasks lists the progress of each task in spec.tasks.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
 	// +kubebuilder:validation:MaxItems=16
 	Tasks []MachineTaskStatus `json:"tasks,omitempty"`
 
-	// conditions contains Ready, TasksSucceeded while there are tasks, and Paused while the machine is paused in
-	// Cluster API.
+	// conditions contains Ready, TasksSucceeded if spec.tasks is not empty, and Paused while Cluster API has paused the
+	// machine.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -302,7 +304,7 @@ type MachineTaskStatus struct {
 	// +required
 	State TaskState `json:"state"`
 
-	// message says why the task has not finished yet. If the task failed, it contains the end of the task's output.
+	// message says why the task is not finished yet. If the task failed, message contains the end of its output.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	Message string `json:"message,omitempty"`
@@ -321,7 +323,7 @@ const (
 	TaskRunning TaskState = "Running"
 	// TaskSucceeded means that the task has finished successfully.
 	TaskSucceeded TaskState = "Succeeded"
-	// TaskFailed means that the task failed, or that it was interrupted at an unknown point. The task is not retried.
+	// TaskFailed means that the task failed or was interrupted. The task is not retried.
 	TaskFailed TaskState = "Failed"
 )
 
@@ -367,10 +369,10 @@ type DroverMachineTemplateList struct {
 	Items           []DroverMachineTemplate `json:"items"`
 }
 
-// DroverMachineTemplateSpec contains the template for machines.
+// DroverMachineTemplateSpec contains the template for DroverMachines.
 type DroverMachineTemplateSpec struct {
 	// template describes the DroverMachines to create. Changes do not affect existing machines. To replace existing
-	// machines, let Cluster API roll out another template.
+	// machines, refer to another template in the control plane or MachineDeployment, and Cluster API rolls it out.
 	// +required
 	Template DroverMachineTemplateResource `json:"template"`
 }

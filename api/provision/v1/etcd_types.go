@@ -11,24 +11,24 @@ import (
 // Etcd configures when etcd snapshots are taken and where they are stored. The distribution takes the snapshots.
 type Etcd struct {
 	// schedule is the cron schedule for snapshots: either five fields, such as "0 */12 * * *", or a shorthand such as
-	// @daily. The default is the distribution's own schedule.
+	// @daily. The default is the distribution's own default schedule.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`
 	Schedule string `json:"schedule,omitempty"`
-	// retention is the number of scheduled snapshots that each server keeps. The default is the distribution's own
-	// retention.
+	// retention is the number of scheduled snapshots to keep on each server. The default is the distribution's own
+	// default.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	Retention int32 `json:"retention,omitempty"`
-	// s3 is the bucket to which snapshots are copied. The snapshots also remain on the servers. By default snapshots
+	// s3 is the bucket to which snapshots are copied. The snapshots are also kept on the servers. By default, snapshots
 	// are not copied.
 	// +optional
 	S3 *EtcdS3 `json:"s3,omitempty"`
 }
 
-// BucketLookup defines how requests to a store address the bucket.
+// BucketLookup defines how requests to an S3-compatible store address the bucket.
 //
 // +kubebuilder:validation:Enum=DNS;Path
 type BucketLookup string
@@ -41,8 +41,8 @@ const (
 
 // EtcdS3 is a bucket in an S3-compatible store.
 type EtcdS3 struct {
-	// endpoint is the host name of the store, followed by ":" and the port if the port is not 443. The default is the
-	// AWS endpoint.
+	// endpoint is the host name of the store, in the format "<host>" or "<host>:<port>". The default is the AWS endpoint.
+	// The port defaults to 443.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9.:\[\]]+$`
@@ -62,16 +62,15 @@ type EtcdS3 struct {
 	// require DNS, and Path otherwise.
 	// +optional
 	BucketLookup BucketLookup `json:"bucketLookup,omitempty"`
-	// folder is the folder in the bucket in which the snapshots are stored. By default they are stored at the top level
-	// of the bucket.
+	// folder is the folder in the bucket for the snapshots. By default, they are stored at the top level of the bucket.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9._/]+$`
-	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="folder must consist of names separated by single slashes, such as backups/prod; the names . and .. are refused"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="folder must consist of names separated by single slashes, such as backups/prod; the names . and .. are not allowed"
 	Folder string `json:"folder,omitempty"`
-	// credentialsSecretName is the name of a Secret in the same namespace with the keys accessKey and secretKey, and
-	// with ca.crt if the endpoint uses a private CA. The Secret must have the label provision.cluster.drover.dev/use:
-	// "true". By default each server uses the permissions of its machine.
+	// credentialsSecretName is the name of a Secret in the same namespace with the keys accessKey and secretKey, and with
+	// ca.crt if the endpoint uses a private CA. The Secret must have the label provision.cluster.drover.dev/use: "true".
+	// By default, each server uses the cloud permissions of its machine.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -104,12 +103,13 @@ type EtcdS3Object struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9._/]+$`
-	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="key must consist of names separated by single slashes; the names . and .. are refused"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="key must consist of names separated by single slashes; the names . and .. are not allowed"
 	Key string `json:"key"`
 }
 
-// EtcdSnapshot takes one snapshot of etcd immediately, on a server of a ClusterInstallation or on a control plane Host
-// that kubeadm has set up. Deleting the EtcdSnapshot does not delete the snapshot's file.
+// EtcdSnapshot takes a single snapshot of a cluster's etcd immediately. The snapshot is taken on a server of a
+// ClusterInstallation, or on a control plane Host of a kubeadm cluster. Deleting the EtcdSnapshot does not delete the
+// snapshot's file.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -198,7 +198,7 @@ type EtcdSnapshotStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions contains Ready, and Stalled if the snapshot failed, because a failed snapshot is not retried. For a
-	// DroverCluster, Saved is True once the file is on the host.
+	// DroverCluster, it also contains Saved, which is True once the file is on the host.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -206,20 +206,19 @@ type EtcdSnapshotStatus struct {
 	// phase is the phase of the snapshot.
 	// +optional
 	Phase EtcdSnapshotPhase `json:"phase,omitempty"`
-	// host is the name of the Host that takes or has taken the snapshot.
+	// host is the name of the Host that takes the snapshot.
 	// +optional
 	Host string `json:"host,omitempty"`
-	// snapshot is the start of the file name. The distribution appends the node's name and the time. The file is stored
-	// on the host in server/db/snapshots below the data directory. It is also stored in the bucket if spec.etcd.s3
-	// specifies one. For a DroverCluster, snapshot is the full file name, and the file is in
-	// /var/lib/drover/etcd/snapshots on the host.
+	// snapshot is the prefix of the file name. The distribution appends the node's name and the time. The file is stored
+	// on the host in server/db/snapshots below the data directory, and also in the bucket if spec.etcd.s3 is set. For a
+	// DroverCluster, snapshot is the full file name, and the file is stored in /var/lib/drover/etcd/snapshots on the host.
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`
 	// s3 is the location of the snapshot's copy in a bucket. It is set only for a DroverCluster that sets spec.etcd.s3.
 	// +optional
 	S3 *EtcdS3Object `json:"s3,omitempty"`
-	// configuration is the spec of the ClusterInstallation at the time of the snapshot. An EtcdRestore applies this
-	// spec if its own configuration field is Restore.
+	// configuration is the spec of the ClusterInstallation at the time of the snapshot. An EtcdRestore whose configuration
+	// field is Restore applies this spec.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
@@ -228,8 +227,8 @@ type EtcdSnapshotStatus struct {
 
 // Labels, annotations and conditions on a DroverCluster's EtcdSnapshots.
 const (
-	// LabelScheduled with the value "true" marks an EtcdSnapshot that the provisioner created according to its owner's
-	// schedule. These snapshots are removed when their number exceeds the owner's retention.
+	// LabelScheduled with the value "true" marks an EtcdSnapshot that the provisioner created according to the schedule of
+	// the DroverCluster that owns it. The oldest of these snapshots are removed when their number exceeds the retention.
 	LabelScheduled = Group + "/scheduled"
 	// AnnotationScheduledFor contains the scheduled time of an EtcdSnapshot, in RFC 3339 format.
 	AnnotationScheduledFor = Group + "/scheduled-for"

@@ -30,10 +30,10 @@ type ClusterInstallation struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec defines the cluster to install and its hosts.
+	// spec defines the cluster to install, and the Hosts to install it on.
 	Spec ClusterInstallationSpec `json:"spec"`
 
-	// status describes the progress of the installation and lists the hosts that are not ready.
+	// status describes the progress of the installation.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for drover-provisioner, which reconciles installations", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status ClusterInstallationStatus `json:"status,omitempty"`
@@ -69,8 +69,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.distribution != 'k3s' || self.version.contains('+k3s')",message="version must be a release of k3s, for example v1.35.3+k3s1"
 // +kubebuilder:validation:XValidation:rule="self.distribution != 'rke2' || self.version.contains('+rke2r')",message="version must be a release of rke2, for example v1.35.3+rke2r1"
 type ClusterInstallationSpec struct {
-	// clusterName is the name of a Cluster in the same namespace. The agent of this Cluster is installed in the new
-	// cluster. Create the Cluster along with the ClusterInstallation.
+	// clusterName is the name of the Cluster in the same namespace that the new cluster joins as. Create this Cluster
+	// along with the ClusterInstallation.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -87,9 +87,9 @@ type ClusterInstallationSpec struct {
 	// +kubebuilder:validation:Pattern=`^v[0-9]+[.][0-9]+[.][0-9]+[+](k3s|rke2r)[0-9]+$`
 	Version string `json:"version"`
 
-	// config is the distribution's configuration for all hosts, using the same keys as its config.yaml. Keys that
-	// Drover manages are rejected: server, token, agent-token, cluster-init, node-name, data-dir, cluster-reset and the
-	// options that assign roles. After a change, the hosts are restarted one after another.
+	// config is the distribution's configuration for all hosts, with the same keys as in its config.yaml. Keys that Drover
+	// manages are rejected: server, token, agent-token, cluster-init, node-name, data-dir, cluster-reset and the options
+	// that assign roles. After a change, the distribution is restarted on one host after another.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
@@ -226,7 +226,7 @@ type ClusterInstallationStatus struct {
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// summary is the number of ready hosts and the total number of hosts, for example "3/4".
+	// summary is "<ready>/<hosts>", for example "3/4".
 	// +optional
 	Summary string `json:"summary,omitempty"`
 
@@ -237,7 +237,7 @@ type ClusterInstallationStatus struct {
 	// +optional
 	Ready int32 `json:"ready,omitempty"`
 
-	// waiting lists the hosts that are not ready. For each of them, it gives the reason. At most 16 are listed.
+	// waiting lists up to 16 hosts that are not ready, and says why.
 	// +optional
 	// +listType=map
 	// +listMapKey=host
@@ -260,11 +260,11 @@ const (
 	FinalizerHosts = Group + "/hosts"
 	// FinalizerNode prevents the removal of a deleted Host until its node has been removed from the cluster.
 	FinalizerNode = Group + "/node"
-	// LabelUse with the value "true" on a Secret allows the installations in the Secret's namespace to use it. Without
-	// this requirement, anyone who can write an installation could read every Secret in the namespace.
+	// LabelUse with the value "true" on a Secret allows the installations in the Secret's namespace to use it. Otherwise,
+	// anyone who can write an installation could read every Secret in the namespace.
 	LabelUse = Group + "/use"
 	// SecretSuffix is appended to the name of an installation to form the name of its Secret. The Secret contains the
-	// tokens that hosts use to join, and the decisions that the provisioner must not make twice.
+	// tokens that hosts use to join, and records decisions that the provisioner must make only once.
 	SecretSuffix = "-provision"
 )
 
@@ -290,18 +290,18 @@ const (
 	ReasonInstalled = "Installed"
 	// ReasonHostsWaiting means that some hosts are not ready. status.waiting lists these hosts and says why.
 	ReasonHostsWaiting = "HostsWaiting"
-	// ReasonTooFewHosts means that a pool has fewer Hosts than its replicas field requests, and that the pool's
-	// selector matches no other free Host.
+	// ReasonTooFewHosts means that a pool has fewer Hosts than its replicas field requires, and that its selector matches
+	// no other available Host.
 	ReasonTooFewHosts = "TooFewHosts"
 	// ReasonClusterMissing means that the Cluster that clusterName refers to does not exist.
 	ReasonClusterMissing = "ClusterMissing"
 	// ReasonSpecInvalid means that the spec cannot be used. The message says why. The object becomes Stalled.
 	ReasonSpecInvalid = "SpecInvalid"
-	// ReasonEtcdLost means that no host has the cluster's data anymore. Drover does not install a new cluster in its
-	// place. The object becomes Stalled.
+	// ReasonEtcdLost means that no remaining host has the cluster's data. Drover does not create a new, empty cluster in
+	// its place. The object becomes Stalled.
 	ReasonEtcdLost = "EtcdLost"
-	// ReasonEtcdUnselected means that no pool selects any of the hosts that have the cluster's data. Drover changes
-	// nothing. The object becomes Stalled.
+	// ReasonEtcdUnselected means that no pool selects any of the hosts that have the cluster's data. Drover makes no
+	// changes until a pool does. The object becomes Stalled.
 	ReasonEtcdUnselected = "EtcdUnselected"
 	// ReasonKeysNotRotated means that the rotation of the encryption keys failed. Increase encryptionKeyRotation to try
 	// again. The object becomes Stalled.
@@ -309,8 +309,8 @@ const (
 	// ReasonClusterTaken means that the Cluster belongs to another installation or already has an agent. The object
 	// becomes Stalled.
 	ReasonClusterTaken = "ClusterTaken"
-	// ReasonDeletionProtected means that the Cluster has deletionProtection, and that deleting the installation would
-	// destroy the cluster. The object becomes Stalled.
+	// ReasonDeletionProtected means that the installation cannot be deleted because its Cluster has deletionProtection.
+	// The object becomes Stalled.
 	ReasonDeletionProtected = "DeletionProtected"
 	// ReasonGivingBack means that the installation is being deleted and its hosts are being cleaned.
 	ReasonGivingBack = "GivingBack"

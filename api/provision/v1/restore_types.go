@@ -7,10 +7,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// EtcdRestore restores the etcd of a ClusterInstallation, or of a cluster that kubeadm created on Hosts, from a
-// snapshot. All servers are stopped. One of them restores the snapshot, and the others then join that server with empty
-// data directories. All changes to the cluster since the snapshot was taken are lost. Deleting the EtcdRestore before
-// any data is replaced cancels the restore.
+// EtcdRestore restores the etcd of a ClusterInstallation, or of a kubeadm cluster on Hosts, from a snapshot. All
+// servers are stopped. One of them restores the snapshot, and then the others join it with empty data directories. All
+// changes to the cluster since the snapshot was taken are lost. To cancel the restore, delete the EtcdRestore before
+// any data is replaced.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -61,8 +61,8 @@ type EtcdRestoreSpec struct {
 	ClusterRef EtcdClusterRef `json:"clusterRef"`
 
 	// snapshotName is the name of a successful EtcdSnapshot in the same namespace. The host that took the snapshot
-	// restores it from its disk. If that host or the file is gone, the snapshot can be restored only for a
-	// DroverCluster: another host then downloads it from the bucket.
+	// restores it from its disk. If the host or the file no longer exists, only a DroverCluster can be restored: another
+	// host downloads the snapshot from the bucket.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -93,8 +93,8 @@ type EtcdRestoreSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	Configuration RestoredConfiguration `json:"configuration,omitempty"`
 
-	// cancel stops the restore if no data has been replaced yet. Otherwise cancel has no effect, and the status says
-	// so. The field cannot be set back to false.
+	// cancel cancels the restore if no data has been replaced yet. Otherwise, it has no effect, and the status says so.
+	// cancel cannot be set back to false. The default is false.
 	// +optional
 	Cancel bool `json:"cancel,omitempty"`
 }
@@ -142,8 +142,8 @@ type EtcdRestoreStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions contains Ready, and Stalled while manual action is required. A restore that has failed or was canceled
-	// is also Stalled, because it is not retried.
+	// conditions contains Ready, and Stalled while manual action is required. A restore that failed or was canceled is
+	// also Stalled, because it is not retried.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -154,7 +154,7 @@ type EtcdRestoreStatus struct {
 	// host is the name of the Host that restores the snapshot.
 	// +optional
 	Host string `json:"host,omitempty"`
-	// snapshot is the file name of the snapshot, or the start of the file name.
+	// snapshot is the file name of the snapshot, or a prefix of the file name.
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`
 }
