@@ -72,7 +72,7 @@ func setRuntime(getenv func(string) string) {
 		debug.SetGCPercent(50) // saves 7 MiB with 20,000 pods, and costs hardly any time
 	}
 	if getenv("GOMAXPROCS") == "" {
-		// With a single thread, each request takes a fifth less CPU time, because no request moves between threads. See
+		// With a single thread, each request takes a fifth less CPU time, because requests do not move between threads. See
 		// docs/design/0060-garbage.md.
 		runtime.GOMAXPROCS(1)
 	}
@@ -98,8 +98,8 @@ func command() *cobra.Command {
 		Long: "Settings come from the environment, see docs/operations/agents.md.",
 		Args: cobra.NoArgs, RunE: run(daemon.ReadEnviron, daemon.Run), SilenceErrors: true, SilenceUsage: true,
 	}
-	// The command does not use cobra's own flag, because the flag's template links text/template. With text/template,
-	// the linker keeps every exported method of every type.
+	// The command does not use cobra's own flag, because its template links text/template, which makes the linker keep
+	// every exported method of every type.
 	root.Flags().BoolVarP(&askVersion, "version", "v", false, "version for drover-agent")
 	root.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "",
 		"kubeconfig of the cluster, for an agent that runs outside of it")
@@ -131,7 +131,7 @@ func command() *cobra.Command {
 	return root
 }
 
-// flushTimeout limits how long the agent may take to send the last spans when it stops.
+// flushTimeout is the time limit for sending the last spans when the agent stops.
 const flushTimeout = 2 * time.Second
 
 // environ is a function that reads the agent's settings.

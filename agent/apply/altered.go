@@ -19,8 +19,8 @@ const rbacGroup = "rbac.authorization.k8s.io"
 // or "" if there is no such field. Admission in the member can change an object without leaving a trace in its
 // managed fields.
 //
-// alteredField ignores additional labels and annotations, the status, and the API server's defaults. The path
-// contains neither list indexes nor keys of a Secret's data.
+// It ignores additional labels and annotations, the status, and the API server's defaults. The path contains neither
+// list indexes nor keys of a Secret's data.
 func alteredField(kind string, body, answer []byte) (string, error) {
 	var sent, stored map[string]any
 	if err := json.Unmarshal(body, &sent); err != nil {
@@ -97,8 +97,8 @@ func (c comparison) differ(sent, stored map[string]any) string {
 	return ""
 }
 
-// equal compares two values. If they differ, path is the location of the difference within the values, or "" if the
-// location is unknown.
+// equal compares two values. If they differ, path is the path of the difference within the values, or "" if it is
+// unknown.
 func (c comparison) equal(sent, stored any) (path string, same bool) {
 	switch mine := sent.(type) {
 	case map[string]any:

@@ -35,7 +35,7 @@ type Options struct {
 	ReadOnly bool
 	// LeftChanged is called when the result of Applier.Left or Applier.Unclaimed has changed. It may be nil.
 	LeftChanged func()
-	// Await blocks until a leader may start. It returns false if ctx ends first. If it is nil, a leader may start
+	// Await blocks until a leader may start, and returns false if ctx ends first. If it is nil, a leader may start
 	// immediately.
 	Await func(ctx context.Context) bool
 	// Now returns the current time. It defaults to time.Now.
@@ -85,7 +85,7 @@ func (a *Applier) Lead(ctx context.Context) {
 const removeTimeout = 20 * time.Second
 
 // RemoveAll removes all sets and returns the objects that it could not remove. It returns leader.ErrNotLeading while
-// another replica leads, because that replica would apply the sets again.
+// another replica is the leader, because that replica would apply the sets again.
 func (a *Applier) RemoveAll(ctx context.Context) ([]string, error) {
 	if a.options.ReadOnly {
 		return nil, nil
@@ -162,8 +162,8 @@ func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, l *leadership
 }
 
 // do responds with the state that f returns. If f takes longer than protocol.SetTimeout, do responds with the parameter
-// pending and the request stays queued. An error from f means that the replica no longer leads or that the hub has
-// disconnected.
+// pending, and the request remains queued. An error from f means that the replica is no longer the leader or that the
+// hub has disconnected.
 func (a *Applier) do(w http.ResponseWriter, r *http.Request, pending protocol.SetState,
 	f func(context.Context) (protocol.SetState, error)) {
 	ctx, cancel := context.WithTimeout(r.Context(), protocol.SetTimeout)

@@ -5,8 +5,8 @@ package apply
 
 import "time"
 
-// These limits apply to the repairs of each object. Once the budget is used up, the delay before the next repair
-// grows with each repair, so a fight with another controller causes little load.
+// These limits apply to the repairs of each object. Once the budget is used up, the delay grows with each repair, so
+// that a fight with another controller causes little load.
 const (
 	budgetSpan    = time.Minute
 	budgetRepairs = 10
@@ -15,7 +15,7 @@ const (
 	maxPenalty    = 5 * time.Minute
 )
 
-// budget limits the rate at which an object is repaired. The zero value is an unused budget.
+// budget limits the rate at which an object is repaired. The zero value is ready to use.
 type budget struct {
 	repairs []time.Time // times of the most recent repairs, at most budgetRepairs
 	penalty time.Duration

@@ -23,7 +23,7 @@ const (
 	keyCheckpoint    = "checkpoint"
 )
 
-// hubHistory holds the hub's latest checkpoint, which marks a position in the hub's history.
+// hubHistory holds the hub's latest checkpoint.
 type hubHistory struct {
 	mu     sync.Mutex // guards value
 	value  string

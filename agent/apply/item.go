@@ -80,10 +80,9 @@ func hardOf(o *unstructured.Unstructured) (corev1.ResourceList, error) {
 	return hard, nil
 }
 
-// phases groups the objects in the order in which they are applied: namespaces, other objects, quotas that shrink,
-// and quotas that grow. With this order, an amount that moves from one namespace to another is never granted twice.
-// A quota that shrinks for some resources and grows for others is applied twice. The first time, only the reductions
-// are applied.
+// phases groups the objects in the order in which they are applied: namespaces, other objects, quotas that shrink, and
+// quotas that grow. With this order, an amount that moves from one namespace to another is never granted twice. A quota
+// that shrinks for some resources and grows for others is applied twice, the first time with only the reductions.
 func phases(items []item, held map[string]corev1.ResourceList) ([4][]item, error) {
 	var out [4][]item
 	for _, it := range items {
@@ -147,10 +146,10 @@ func (it item) lesser(held corev1.ResourceList) (item, error) {
 	return newItem(it.ref, o)
 }
 
-// added looks for a field that another field manager has added to the object. It returns the path of the field and the
-// name of the manager, or "" if there is no such field. It ignores metadata and status. Server-side apply leaves such a
-// field in place, although the field can defeat the object's purpose, for example by restricting a quota to some scopes
-// or by adding a condition to a policy.
+// added returns the path of a field that another field manager has added to the object, and the name of that manager.
+// It returns "" if there is no such field. It ignores metadata and status. Server-side apply leaves such a field in
+// place, although it can defeat the object's purpose, for example by restricting a quota to some scopes or by adding a
+// condition to a policy.
 func added(managed []metav1.ManagedFieldsEntry) string {
 	var ours map[string]any
 	for i := range managed {
@@ -182,8 +181,8 @@ func fieldsOf(f *metav1.ManagedFieldsEntry) map[string]any {
 	return fields
 }
 
-// beside returns the path of a field that the object theirs contains and the object ours lacks. It omits the keys of
-// list items from the path, because they can contain values.
+// beside returns the path of a field that is in theirs but not in ours. It omits the keys of list items from the path,
+// because they can contain values.
 func beside(theirs, ours map[string]any) string {
 	for _, key := range slices.Sorted(maps.Keys(theirs)) {
 		if key == "." {

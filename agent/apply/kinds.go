@@ -40,7 +40,7 @@ func newCatalogue() catalogue {
 // ref identifies an object.
 type ref struct{ kind, namespace, name string }
 
-// String returns the object's name in the form that is used in set states.
+// String returns the object's name in the format of set states.
 func (r ref) String() string {
 	if r.namespace == "" {
 		return r.kind + " " + r.name

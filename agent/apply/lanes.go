@@ -23,12 +23,12 @@ const (
 	probeLane = 32
 	// overdue is how long a write may stay in the quick lane.
 	overdue = 200 * time.Millisecond
-	// hangTime is how long a write may wait for a response before its place counts as hanging.
+	// hangTime is how long a write may wait for a response before its place is considered hanging.
 	hangTime = 2 * time.Second
 	// writeTimeout is the timeout for one write. It exceeds the default webhook timeout of 10 s, so a write still
 	// succeeds if a webhook that fails open does not respond.
 	writeTimeout = 15 * time.Second
-	// troubleMemory is how long a hanging place is remembered after the last write to that place.
+	// troubleMemory is how long the state of a hanging place is kept after the last write to that place.
 	troubleMemory = 10 * time.Minute
 )
 
@@ -52,7 +52,7 @@ func (e *hangingError) Error() string {
 		e.place)
 }
 
-// lanes limits concurrent writes so that hanging writes to one place do not delay writes to other places.
+// lanes limits concurrent writes, so that hanging writes to one place do not delay writes to other places.
 //
 // A write starts in the quick lane and moves to the slow lane when it is overdue. If the slow lane is full, the overdue
 // write is canceled. Other writes to the same place wait until the overdue write ends. If the API server does not
@@ -214,7 +214,7 @@ func (l *lanes) hang(w *admitted) {
 	}
 }
 
-// hang marks the place as hanging until the next probe at the given time. The caller must hold lanes.mu.
+// hang marks the place as hanging until the next probe, which is due at the given time. The caller must hold lanes.mu.
 func (t *trouble) hang(again time.Time) {
 	t.again = again
 	if !t.hangs {
@@ -267,8 +267,8 @@ func newQueue(now func() time.Time) workqueue.TypedRateLimitingInterface[string]
 	)
 }
 
-// timeOfDay is a clock that follows changes to the system time. The queue checks the clock every ten seconds. If the
-// system time is set forward past a set's expiry time, the set therefore becomes due soon afterward.
+// timeOfDay is a clock that follows changes to the system time. The queue checks the clock every ten seconds, so if the
+// system time is set forward past a set's expiry time, the set becomes due soon afterward.
 type timeOfDay struct {
 	clock.RealClock
 	now func() time.Time

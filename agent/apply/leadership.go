@@ -44,7 +44,7 @@ type request struct {
 	results []chan<- protocol.SetState
 }
 
-// leadership is the state of a replica while it leads.
+// leadership is the state of a replica while it is the leader.
 type leadership struct {
 	options   Options
 	catalogue catalogue
@@ -144,8 +144,8 @@ func (l *leadership) work() {
 }
 
 // collection describes which objects of a kind to watch. The collection is optional, because the agent cannot have
-// applied objects of a kind that the API server does not serve or that the agent is not allowed to read. All
-// Namespaces are watched, because a Namespace that has left a project no longer carries a label.
+// applied objects of a kind that the API server does not serve or that the agent is not allowed to read. All Namespaces
+// are watched, because a Namespace that has left a project no longer has a label.
 func (l *leadership) collection(k protocol.ObjectKind) watch.Collection {
 	c := watch.Collection{Client: l.options.Client, Path: collection(k, ""), Labels: v1.LabelSet, Optional: true,
 		Log: l.options.Log}
@@ -320,7 +320,7 @@ func (l *leadership) requested(id string) (r request, asked, known bool) {
 	return r, asked, l.state.sets[id] != nil
 }
 
-// take updates a local set according to a request.
+// take applies a request to a local set.
 func (l *leadership) take(s *localSet, r request) {
 	switch {
 	case r.wanted == nil:
@@ -339,13 +339,13 @@ func (l *leadership) take(s *localSet, r request) {
 // errEnded is returned if this replica is no longer the leader.
 var errEnded = errors.New("this replica of the agent no longer leads")
 
-// put accepts a set. The set is then applied and stored. The work continues even if the caller stops waiting for the
+// put accepts a set, which is then applied and stored. The work continues even if the caller stops waiting for the
 // result.
 func (l *leadership) put(ctx context.Context, wanted *set.Set, content set.Content) (protocol.SetState, error) {
 	return l.ask(ctx, wanted.ID, request{wanted: wanted, content: content})
 }
 
-// remove removes a set and its objects. Even a set that this leader does not know may have objects in the member.
+// remove removes a set and its objects. A set that is unknown to this leader may also have objects in the member.
 func (l *leadership) remove(ctx context.Context, id string) (protocol.SetState, error) {
 	return l.ask(ctx, id, request{})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// leftPrefix is the prefix of substitute IDs. A set that an earlier agent left behind gets a substitute ID if its
-// label is a hash, because the real ID cannot be derived from a hash.
+// leftPrefix is the prefix of substitute IDs. A set that an earlier agent left behind gets a substitute ID if its label
+// contains a hash, because the real ID cannot be derived from a hash.
 const leftPrefix = "left/"
 
 // labelOf returns the label of the set with the given ID.
@@ -30,9 +30,9 @@ func leftID(label string) string {
 	return leftPrefix + label
 }
 
-// offerLeft publishes sets that are not stored, but whose labels are on objects in the member. Such sets remain if
-// the Secrets of an earlier agent were lost. If the hub still wants a set, it sends the set again, and the agent
-// takes over the set's objects. The hub deletes all sets that it does not know.
+// offerLeft publishes sets that are not stored, but whose labels are on objects in the member. Such sets remain if the
+// Secrets of an earlier agent were lost. The hub sends the sets that are still required again, and the agent takes over
+// their objects. The hub deletes the other sets.
 func (l *leadership) offerLeft() {
 	_, labels := l.cache.ours()
 	for _, label := range labels {
@@ -51,8 +51,8 @@ func (l *leadership) offerLeft() {
 	}
 }
 
-// taken is called for a set with a substitute ID. The real set has the same label. taken reports whether the hub has
-// sent the real set. If so, the objects belong to the real set.
+// taken reports whether the hub has sent the real set, with the same label, for a set with a substitute ID. If so, the
+// objects belong to the real set.
 func (l *leadership) taken(s *localSet) bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

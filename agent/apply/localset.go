@@ -10,7 +10,7 @@ import (
 )
 
 // localSet is a set in the member. It exists from the hub's first request until all of the set's objects have been
-// removed. Only one goroutine at a time handles a localSet. That goroutine owns the fields below label.
+// removed. A localSet is handled by one goroutine at a time, which owns the fields below label.
 type localSet struct {
 	id    string
 	label string

@@ -27,10 +27,9 @@ type object struct {
 	uid     types.UID
 	version string
 	set     string // value of the set label; empty unless the labels say that Drover manages the object
-	// mark is a hash of the fields that the field manager "drover" owns and of the time when it last applied them. It
-	// is 0 if that manager owns no fields. A client that changes one of these fields becomes the field's owner, so
-	// the mark changes, too. Changes that leave the mark the same, such as a change to a quota's status, are not
-	// drift.
+	// mark is a hash of the fields that the field manager "drover" owns, and of the time when it last applied them. It is
+	// 0 if that manager owns no fields. A client that changes one of these fields becomes the field's owner, so the mark
+	// changes, too. Changes that do not affect the mark, such as a change to a quota's status, are not drift.
 	mark     uint64
 	other    string // the last field manager, other than drover, that wrote the object
 	added    string // path of a field that another field manager has added; always empty for a Namespace
@@ -42,7 +41,7 @@ type object struct {
 // readObject extracts the cached state from an object's metadata.
 func readObject(r ref, meta *metav1.ObjectMeta) object {
 	o := object{uid: meta.UID, version: meta.ResourceVersion, deleting: meta.DeletionTimestamp != nil}
-	// Sets share Namespaces and do not own them, so Namespaces do not carry the managed-by label.
+	// Sets share Namespaces and do not own them, so Namespaces do not have the managed-by label.
 	o.set = meta.Labels[v1.LabelSet]
 	var latest time.Time
 	for i := range meta.ManagedFields {
@@ -112,7 +111,7 @@ func (c objectCache) gone(r ref, uid types.UID) {
 	c[r.kind].Drop(r.nameInKind(), func(o object) bool { return o.uid == uid })
 }
 
-// of returns the objects that carry the given set label.
+// of returns the objects with the given set label.
 func (c objectCache) of(set string) []ref {
 	var all []ref
 	for kind, objects := range c {
@@ -124,8 +123,8 @@ func (c objectCache) of(set string) []ref {
 	return all
 }
 
-// ours returns all objects in which the field manager "drover" owns fields. It also returns the set labels of these
-// objects. It ignores users' copies of such objects, even if the copies carry the same labels.
+// ours returns all objects in which the field manager "drover" owns fields, and the set labels of these objects. It
+// ignores users' copies of such objects, even if the copies have the same labels.
 func (c objectCache) ours() (all []ref, sets []string) {
 	for kind, objects := range c {
 		objects.Each(func(n watch.Name, o object) {

@@ -126,9 +126,9 @@ func (p *pass) problem(r ref, phase protocol.SetPhase, message string) {
 
 // save stores the set unless it is already stored, and reports whether the set is now stored.
 //
-// A set is applied before it is stored, and the response is sent after both steps. If the agent exits before the set
-// is stored, the hub receives no response and sends the set again. Until the set arrives, the next agent applies the
-// version that was stored previously. If no version was stored, the next agent leaves the objects unchanged.
+// A set is applied before it is stored, and the response is sent after both steps. If the agent exits before the set is
+// stored, the hub receives no response and sends the set again. Until then, the next agent applies the version that was
+// stored previously or, if there is none, leaves the objects unchanged.
 func (p *pass) save(ctx context.Context) bool {
 	s := p.set
 	if s.deleting || s.kept.unsaved == nil {
@@ -198,8 +198,8 @@ func (p *pass) expand(ctx context.Context, state *protocol.SetState) (ordered [4
 	return ordered, err
 }
 
-// reportMissingRoles reports bindings to ClusterRoles that belong to no set and do not exist. The agent applies
-// these bindings, but they grant nothing.
+// reportMissingRoles reports bindings to ClusterRoles that belong to no set and do not exist. The agent applies these
+// bindings, but they have no effect.
 func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 	missing := map[string]error{}
 	for _, it := range items {
@@ -223,8 +223,8 @@ func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 	}
 }
 
-// roleTime is how long the agent assumes that a ClusterRole that it has found still exists. This saves requests when
-// many bindings to the same few roles arrive together.
+// roleTime is how long the agent assumes that an existing ClusterRole still exists. This saves requests when many
+// bindings to the same few roles arrive together.
 const roleTime = time.Second
 
 // lookForRole returns an error if the ClusterRole does not exist.

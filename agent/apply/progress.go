@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// publishAfter is the interval at which the state of a pass is published while the pass continues.
+// publishAfter is the interval at which the state of a long pass is published.
 const publishAfter = 2 * time.Second
 
 // publishMeanwhile publishes the state of a long pass at intervals, until the returned function is called.

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// leftAgain is how often a read-only agent checks whether an administrator has removed the sets that were delivered
-// before the agent became read-only.
+// leftAgain is the interval at which a read-only agent checks whether an administrator has removed the sets that were
+// delivered before the agent became read-only.
 const leftAgain = 30 * time.Second
 
 // maxLeft is the maximum number of sets that Left returns.
@@ -54,7 +54,7 @@ func (a *Applier) lookForLeft(ctx context.Context) {
 
 func (a *Applier) setLeft(left []string) { a.replace(&a.left, left) }
 
-// Unclaimed returns the names of objects that carry the label of a set, but that belong to no set and were not applied
+// Unclaimed returns the names of objects that have the label of a set, but that belong to no set and were not applied
 // by the agent.
 func (a *Applier) Unclaimed() []string {
 	a.mu.Lock()

@@ -17,8 +17,8 @@ import (
 // set ID.
 const orphans = "/"
 
-// seen records that a stored set has had its first pass. Once all stored sets have had their first pass, the agent
-// knows which namespaces no set needs. At that point, seen queues the release of these namespaces.
+// seen records that a stored set has had its first pass. Once all stored sets have had their first pass, it is known
+// which namespaces no set needs, and seen queues the release of these namespaces.
 func (l *leadership) seen(id string) {
 	l.state.mu.Lock()
 	_, was := l.state.unseen[id]
@@ -120,9 +120,9 @@ func (l *leadership) removeOne(ctx context.Context, id string) (remaining []stri
 	return remaining
 }
 
-// prune removes objects that carry the set's label but are no longer in the set. It does not delete Namespaces, but
-// removes the agent's fields from them. It skips objects in a terminating namespace, because Kubernetes deletes these
-// objects together with the namespace.
+// prune removes objects that have the set's label but are no longer in the set. It does not delete Namespaces, but
+// removes the agent's fields from them. It skips objects in a terminating namespace, because Kubernetes deletes them
+// together with the namespace.
 func (p *pass) prune(ctx context.Context) {
 	for _, r := range p.unclaim(p.set, p.wanted) {
 		if r.kind == kindNamespace {

@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// patientPasses is the number of consecutive passes for which a binding may wait for its role before the binding
-// counts as failed. A binding often has to wait, because it is delivered at the same time as its role.
+// patientPasses is the number of consecutive passes for which a binding may wait for its role before it counts as
+// failed. A binding often has to wait, because it is delivered at the same time as its role.
 const patientPasses = 4
 
 // roleSets indexes the sets by the names of the ClusterRoles that they contain and bind. state.mu guards it.
@@ -126,8 +126,8 @@ func (l *leadership) roleState(role string) roleState {
 }
 
 // whyNotBound returns the reason why a role must not be bound, or "" if it may be bound. A role that another client
-// created or keeps changing could grant rights that the hub does not know about. The result away is true if an existing
-// binding must be removed.
+// created or keeps changing could grant unintended rights. The result away is true if an existing binding must be
+// removed.
 func (s roleState) whyNotBound(role string, passes int) (phase protocol.SetPhase, message string, away bool) {
 	altered := s.problem != nil && (s.problem.Phase == protocol.SetConflict || s.problem.Phase == protocol.SetFighting)
 	switch {

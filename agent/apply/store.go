@@ -197,8 +197,8 @@ func join(first *corev1.Secret, byName map[string]*corev1.Secret) (saved, error)
 	if raw, err = unpack(raw); err != nil {
 		return saved{}, err
 	}
-	// Parsing fails if the Secret was changed in the member. The hub cannot detect such a change, because it only
-	// compares digests.
+	// Parsing fails if the Secret was changed in the member. The hub cannot detect such a change, because it compares only
+	// digests.
 	s, content, err := set.Parse(raw)
 	if err != nil {
 		return saved{}, err

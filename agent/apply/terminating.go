@@ -14,8 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// deletionPatience is how long the deletion of a namespace may take before a set that needs the namespace counts as
-// failed.
+// deletionPatience is how long the deletion of a namespace may take before a set with that namespace counts as failed.
 const deletionPatience = time.Minute
 
 // reportTerminating reports the namespaces in the set that are being deleted. No objects are applied in these

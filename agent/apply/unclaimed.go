@@ -10,8 +10,8 @@ import (
 	"github.com/drover-dev/drover/agent/watch"
 )
 
-// unclaimedEntry is the queue entry for unclaimed objects. These are objects that carry the label of a set but are
-// not in the set. The entry is not a valid set ID.
+// unclaimedEntry is the queue entry for unclaimed objects: objects that have the label of a set but are not in the set.
+// It is not a valid set ID.
 const unclaimedEntry = "///"
 
 // unclaimedSettle is the delay between the first sign of an unclaimed object and the search for unclaimed objects.
@@ -21,9 +21,9 @@ const unclaimedSettle = time.Second
 // maxUnclaimed is the maximum number of unclaimed objects that are reported.
 const maxUnclaimed = 16
 
-// mayBeUnclaimed reports whether an object may be unclaimed. An object that the agent has applied may be unclaimed
-// if the set in its label is unknown. An object that the agent has not applied may be unclaimed if it carries any
-// set label. The caller must hold state.mu.
+// mayBeUnclaimed reports whether an object may be unclaimed. An object that the agent has applied may be unclaimed if
+// the set in its label is unknown. Any other object may be unclaimed if it has a set label. The caller must hold
+// state.mu.
 func (l *leadership) mayBeUnclaimed(r ref, now *object) bool {
 	if now == nil || now.set == "" || now.deleting {
 		return false
@@ -33,9 +33,9 @@ func (l *leadership) mayBeUnclaimed(r ref, now *object) bool {
 	return !wanted && (!known || now.mark == 0)
 }
 
-// reviewUnclaimed finds objects that appeared without their sets, for example when a backup was restored, and offers
-// the sets to the hub. The hub then deletes the sets that it does not know. Objects that the agent did not apply are
-// reported but never deleted, because any user with write access to an object can set its labels.
+// reviewUnclaimed finds objects that appeared without their sets, for example when a backup was restored, and publishes
+// the sets. The hub then deletes the sets that are not required. Objects that the agent did not apply are reported but
+// never deleted, because any user with write access to an object can set its labels.
 func (l *leadership) reviewUnclaimed() {
 	select {
 	case <-l.ready:

@@ -133,7 +133,7 @@ func fightMessage(now object, known bool) string {
 		"that delivers it"
 }
 
-// watchBudget reports a fight until the budget has been reset, and schedules a pass for the time of the reset.
+// watchBudget reports a fight until the budget has been reset, and schedules a pass for that time.
 func (p *pass) watchBudget(r ref) {
 	p.mu.Lock()
 	b := p.set.budgets[r]
@@ -274,7 +274,7 @@ func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, err
 	switch now := readObject(r, &meta.ObjectMeta); {
 	case now.set == p.set.label && meta.Labels[v1.LabelManagedBy] == v1.ManagedBy:
 		return now.uid, nil
-	// The labels were removed, but the UID shows that this is the agent's object. Managed fields would not prove this,
+	// The labels were removed, but the UID proves that this is the agent's object. Managed fields would not prove it,
 	// because any client can write them.
 	case now.set == "" && last.uid != "" && last.uid == now.uid:
 		return now.uid, nil

@@ -69,7 +69,7 @@ type Options struct {
 	Tracer *tracing.Tracer
 }
 
-// Run runs the agent until ctx ends or the hub has uninstalled the agent. Neither case is an error.
+// Run runs the agent until ctx ends or the hub has uninstalled the agent, and then returns nil.
 func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -99,14 +99,14 @@ func Run(ctx context.Context, o Options) error {
 	return <-probing
 }
 
-// restorePause is how long the agent pauses after its cluster has been restored. During the pause, the other
-// replicas notice that the Lease comes from a backup, because they read the Lease every 2 s.
+// restorePause is how long the agent pauses after its cluster has been restored, so that the other replicas, which read
+// the Lease every 2 s, notice that the Lease comes from a backup.
 const restorePause = 5 * time.Second
 
 // runAnew runs the agent, and restarts it whenever its cluster is restored from a backup, because the data that the
-// agent read before the restore is out of date. It does not exit the process, because some agents have no kubelet
-// that would restart them, and because a restart of the process takes time. Users' requests that are in progress
-// continue through the old tunnel.
+// agent read before the restore is out of date. The process does not exit, because some agents have no kubelet that
+// would restart them, and because restarting the process takes time. Users' requests in progress continue through the
+// old tunnel.
 func (a *agent) runAnew(ctx context.Context) {
 	defer a.links.Wait()
 	for a.run(ctx) {
@@ -236,8 +236,8 @@ func (a *agent) newIdentity(uid string, nodeAgent bool) *identity.Keeper {
 	})
 }
 
-// newLink returns the agent's link to the hub. The function told receives the reasons why the link cannot connect. told
-// is nil in a node agent, because the replicas report these reasons.
+// newLink returns the agent's link to the hub. The function told is called with the reasons why the link cannot
+// connect. It is nil in a node agent, because the replicas report these reasons.
 func (a *agent) newLink(keeper *identity.Keeper, told func(string), h http.Handler) *link.Link {
 	return link.New(link.Options{
 		Target: keeper.Target, Changed: keeper.Changed, Told: told, Handler: h, Patient: told == nil,
@@ -252,8 +252,8 @@ func whileWatched(ctx context.Context) (context.Context, context.CancelFunc) {
 	return watches, func() { stop(); end() }
 }
 
-// forward returns the handler for requests to the API server. Each user's requests are sent as that user. A
-// read-only agent sends all users' requests as one user.
+// forward returns the handler for requests to the API server. The handler impersonates the user of each request. In a
+// read-only agent, it impersonates a single user for all requests.
 func (a *agent) forward(watches context.Context) *forward.Handler {
 	log := a.options.Log.WithName("forward")
 	if a.options.Environ.Profile == v1.ProfileReadOnly {
@@ -301,8 +301,8 @@ func (a *agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// alive reports whether the link is alive. As long as there is no link, the agent is waiting for its API server and
-// counts as alive.
+// alive reports whether the link is alive. It also returns true if there is no link yet, because the agent is waiting
+// for its API server.
 func (a *agent) alive() bool {
 	l := a.link.Load()
 	return l == nil || l.Alive()

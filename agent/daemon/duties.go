@@ -21,8 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// duties contains the agent's tasks in its member. Every replica sends reports. Tasks that only one replica may
-// carry out are left to the leader.
+// duties contains the agent's tasks in its member. Every replica sends reports. The leader carries out all other tasks.
 type duties struct {
 	stream     *stream.Stream
 	reporter   *report.Reporter
@@ -113,9 +112,9 @@ func (d *duties) lead(ctx context.Context) {
 // reportFirst limits how long work on sets and plans waits for the hub to read a report.
 const reportFirst = 5 * time.Second
 
-// awaitReport returns when the hub has read a report, or after reportFirst. It returns false if ctx ends first. When
-// many agents start on the same machines at the same time, sets and plans cause most of their requests. The delay
-// lets each member become Ready before these requests use the CPU.
+// awaitReport returns when the hub has read a report, or after reportFirst. It returns false if ctx ends first. The
+// delay lets members become Ready before requests for sets and plans use the CPU, when many agents start on the same
+// machines at the same time.
 func (d *duties) awaitReport(ctx context.Context) bool {
 	waited, cancel := context.WithTimeout(ctx, reportFirst)
 	defer cancel()

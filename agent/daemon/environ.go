@@ -109,7 +109,7 @@ func ReadDirectEnviron(lookup func(string) (string, bool)) (Environ, error) {
 	return env, nil
 }
 
-// reader looks up variables and collects the problems with them.
+// reader looks up variables and collects the errors.
 type reader struct {
 	lookup func(string) (string, bool)
 	errs   []error
@@ -148,8 +148,8 @@ func (r *reader) boolean(name string) bool {
 	return b
 }
 
-// oneOf returns the value of a variable for which two values are allowed. If the variable is not set, oneOf returns
-// the standard value.
+// oneOf returns the value of a variable for which two values are allowed, or the standard value if the variable is not
+// set.
 func oneOf[T ~string](r *reader, name string, standard, other T) T {
 	value := T(r.text(name, string(standard)))
 	if value != standard && value != other {

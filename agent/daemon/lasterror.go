@@ -22,8 +22,8 @@ import (
 
 // These constants control the annotation that contains the agent's last error.
 const (
-	// errorSettles is how long the agent waits without a tunnel before it writes the cause to the annotation. Agents
-	// usually reconnect sooner than this when a hub restarts, so they write nothing.
+	// errorSettles is how long the agent waits without a tunnel before it writes the cause to the annotation. When a hub
+	// restarts, agents usually reconnect sooner, so they do not write the annotation.
 	errorSettles = 10 * time.Second
 	// errorPause is the minimum time between writing two different errors.
 	errorPause = time.Minute
@@ -52,8 +52,8 @@ func newLastError(write func(ctx context.Context, text string) error, log logr.L
 }
 
 // annotate returns a function that sets the annotation of the agent's Deployment. Every new leader removes the
-// annotation, although usually there is none. Before it removes the annotation, the function therefore reads the
-// Deployment, because a read is cheaper for the API server than a write.
+// annotation, although usually there is none. The function therefore first reads the Deployment, because a read is
+// cheaper for the API server than a write.
 func annotate(get func(context.Context) (*appsv1.Deployment, error),
 	set func(ctx context.Context, key, value string) error) func(context.Context, string) error {
 	return func(ctx context.Context, text string) error {
@@ -70,7 +70,7 @@ func annotate(get func(context.Context) (*appsv1.Deployment, error),
 	}
 }
 
-// tell records why there is no tunnel. An empty reason means that a tunnel is open. tell does not block.
+// tell records the reason why there is no tunnel. The reason is empty if a tunnel is open. tell does not block.
 func (e *lastError) tell(why string) {
 	e.mu.Lock()
 	e.text, e.told = Presentable(why), true

@@ -33,7 +33,7 @@ func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 		_ = conn.Close() // the connection only shows that an agent is listening
 		return nil, fmt.Errorf("listen at %s: another agent already listens there: set DROVER_SOCKET to another path", path)
 	}
-	// The socket is created under another name and is renamed once its mode has been set, so other users can never open
+	// The socket is created under another name and renamed once its mode has been set, so that other users can never open
 	// it.
 	draft := fmt.Sprintf("%s.%d", path, os.Getpid())
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", draft)

@@ -20,9 +20,9 @@ import (
 )
 
 // RunNode runs a node agent until ctx ends. While no replica of the agent is connected, one of the member's node agents
-// opens a tunnel using the replicas' identity. That node agent serves the API, reports the API server's health, and
-// accepts the hub's settings. The leader's tasks wait until a replica is connected. A node agent listens on no ports,
-// because they would be open on the node itself.
+// opens a tunnel using the replicas' identity. It serves the API, reports the API server's health, and accepts the
+// hub's settings. The leader's tasks wait until a replica is connected. A node agent does not listen on any port,
+// because the port would be open on the node itself.
 func RunNode(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

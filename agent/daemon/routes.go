@@ -11,7 +11,7 @@ import (
 )
 
 // routes serves the hub's requests. It is not an http.ServeMux, because a ServeMux cleans paths, and the paths of
-// requests to the API server must stay unchanged.
+// requests to the API server must remain unchanged.
 type routes struct {
 	kubernetes, report, settings, deployment, uninstall, sets, term http.Handler
 }

@@ -89,8 +89,8 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	}
 	for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
 		for name := range list {
-			// Any other resource might be advertised by a single node only. Requesting it would place the agent and its
-			// key on that node.
+			// Any other resource might be advertised by only one node. Requesting it would place the agent and its key on that
+			// node.
 			if name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage {
 				return fmt.Errorf("its container asks for %s: an agent may ask for cpu, memory and ephemeral-storage only", name)
 			}
@@ -171,8 +171,8 @@ func blank(d *appsv1.Deployment) {
 	}
 }
 
-// copyHubFields copies the pod fields that the hub controls. Check accepts any value in these fields. The fields are
-// also copied to the pods of the DaemonSets that accompany the agent's Deployment.
+// copyHubFields copies the pod fields that the hub controls. Check accepts any value in these fields. They are also
+// copied to the pods of the DaemonSets that accompany the agent's Deployment.
 func copyHubFields(to, from *corev1.PodSpec) {
 	to.Tolerations, to.Affinity, to.NodeSelector = from.Tolerations, from.Affinity, from.NodeSelector
 	to.PriorityClassName, to.ImagePullSecrets = from.PriorityClassName, from.ImagePullSecrets

@@ -20,7 +20,7 @@ const controlPlane = "node-role.kubernetes.io/control-plane"
 
 // directSet returns the DaemonSet whose pods review users' tokens for API servers, or nil if the Deployment does not
 // request this DaemonSet. The pods run on control plane nodes, regardless of the Deployment's other node settings. They
-// have their own account. This account can read the hub's data for direct access, but none of the agent's data.
+// use their own account, which can read the hub's data for direct access, but none of the agent's data.
 func directSet(live *appsv1.Deployment) *appsv1.DaemonSet {
 	if live.Annotations[v1.AnnotationDirectAccess] != string(v1.AuthorizedEndpointAPIServer) {
 		return nil

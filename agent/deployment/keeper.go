@@ -138,8 +138,8 @@ func (k *Keeper) follow(ctx context.Context, open func(context.Context) (watch.I
 	}
 }
 
-// settle takes steps until there is nothing left to do for now. It returns the time until the next check, or 0 if
-// the Keeper can wait for the next event.
+// settle performs steps until no more steps are due. It returns the time until the next check, or 0 if the Keeper can
+// wait for the next event.
 func (k *Keeper) settle(ctx context.Context) time.Duration {
 	for ctx.Err() == nil {
 		again, err := k.step(ctx)
@@ -158,8 +158,8 @@ func (k *Keeper) settle(ctx context.Context) time.Duration {
 	return 0
 }
 
-// step observes and reports the state, and takes one step. If there is nothing more to do now, it returns the time
-// until the next check.
+// step observes and reports the state, and performs one step. If no step is due, it returns the time until the next
+// check.
 func (k *Keeper) step(ctx context.Context) (again *time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

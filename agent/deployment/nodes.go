@@ -88,7 +88,7 @@ func beside(d *appsv1.Deployment, name string, pod corev1.PodSpec) *appsv1.Daemo
 }
 
 // nodesEnd is how long pods may take to stop after their DaemonSet has been deleted. Node agents are notified of the
-// deletion immediately, and take part in no further elections.
+// deletion immediately, and no longer take part in elections.
 const nodesEnd = time.Minute
 
 // daemonSetKeeper maintains one DaemonSet that accompanies the agent's Deployment while this replica is the leader.
@@ -97,7 +97,7 @@ type daemonSetKeeper struct {
 	wanted func(*appsv1.Deployment) *appsv1.DaemonSet
 	client *kube.DaemonSet
 	lease  *kube.Lease // Lease that the DaemonSet's pods use to elect a leader; nil if they elect none
-	// nowhere is the problem to report if the DaemonSet matches no nodes, or "" if that is not a problem.
+	// nowhere is the message to report if the DaemonSet matches no nodes, or "" if that is not a problem.
 	nowhere string
 
 	kept
@@ -122,9 +122,9 @@ func nodeAgents(live *appsv1.Deployment) *appsv1.DaemonSet {
 	return daemonSet(live)
 }
 
-// keep updates the DaemonSet to match the agent's Deployment once the Deployment has been rolled out. The
-// DaemonSet's pods therefore only run versions that have already connected to the hub. keep returns the time until
-// the next check, or 0 to wait for the next change.
+// keep updates the DaemonSet to match the agent's Deployment once the Deployment has been rolled out, so that the
+// DaemonSet's pods run only versions that have already connected to the hub. keep returns the time until the next
+// check, or 0 to wait for the next change.
 func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now time.Time) (time.Duration, error) {
 	set := n.wanted(live)
 	if set == nil {
@@ -183,10 +183,10 @@ func withoutPods(s appsv1.DaemonSetStatus, applied time.Duration) string {
 		s.DesiredNumberScheduled)
 }
 
-// remove removes the DaemonSet first and then the Lease that its pods use to elect a leader, because pods that are
-// still running would create the Lease again. Each new leader removes both once. remove returns the time until the
-// next check, or 0 to wait for the next change. An older manifest grants no rights to the DaemonSet. In that case,
-// neither the DaemonSet nor the Lease exists.
+// remove removes the DaemonSet, and then the Lease that its pods use to elect a leader, because pods that are still
+// running would create the Lease again. Each new leader removes both once. remove returns the time until the next
+// check, or 0 to wait for the next change. An older manifest grants no rights to the DaemonSet. In that case, neither
+// the DaemonSet nor the Lease exists.
 func (n *daemonSetKeeper) remove(ctx context.Context, now time.Time) (time.Duration, error) {
 	if n.problem = ""; n.removed {
 		return 0, nil

@@ -41,7 +41,7 @@ const (
 	scale              // scale to step.replicas
 )
 
-// step is the next action. If there is nothing to do, the action is to wait.
+// step is the next action, which may be to wait.
 type step struct {
 	act      act
 	record   record
@@ -49,8 +49,8 @@ type step struct {
 	again    time.Duration // time after which the step may change without an event; 0 if only an event can change it
 }
 
-// next determines the next step. It has no side effects, and its input is stored in the member. Any replica can
-// therefore continue where another replica stopped.
+// next determines the next step. It has no side effects, and its input is stored in the member, so any replica can
+// continue where another replica stopped.
 func next(o observed) step {
 	r, live := o.record, digestOf(o.live)
 	to := func(p phase) step {
@@ -87,8 +87,8 @@ func next(o observed) step {
 			return to(done) // a user has applied another Deployment; it is kept
 		}
 	}
-	// A Deployment that a user has scaled to 0 stays at 0, as with a HorizontalPodAutoscaler. Otherwise the leader
-	// would undo the scaling just before the leader itself stops.
+	// A Deployment that a user has scaled to 0 remains at 0, as with a HorizontalPodAutoscaler. Otherwise, the leader
+	// would revert the scaling just before it stops.
 	if want, known := o.replicas(o.live); known && replicasOf(o.live) != want && replicasOf(o.live) != 0 {
 		return step{act: scale, replicas: want}
 	}
@@ -237,9 +237,9 @@ type operation struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// patch returns a patch that turns the live Deployment into the target. The patch replaces whole fields and does not
-// merge them. Therefore, a field that the user has removed from spec.agent is removed, no matter which field manager
-// wrote it. The patch fails if the Deployment has changed since it was read.
+// patch returns a patch that changes the live Deployment to the target. The patch replaces whole fields rather than
+// merging them, so that a field that a user has removed from spec.agent is removed, regardless of its field manager.
+// The patch fails if the Deployment has changed since it was read.
 func (o observed) patch(target *appsv1.Deployment) ([]byte, error) {
 	replicas := replicasOf(target)
 	if want, known := o.replicas(target); known {

@@ -28,8 +28,8 @@ const (
 	viewBinding        = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/" + protocol.AgentViewBinding
 )
 
-// ErrNotLeading is returned by UninstallOptions.Sets if another replica is the leader. The hub must then send its
-// request to that replica.
+// ErrNotLeading is returned by UninstallOptions.Sets if another replica is the leader. The hub must send its request to
+// that replica.
 var ErrNotLeading = errors.New("another replica of the agent leads")
 
 // UninstallOptions configure an Uninstaller.
@@ -66,8 +66,8 @@ func NewUninstaller(o UninstallOptions) *Uninstaller {
 	return &Uninstaller{client: o.Client, namespace: o.Namespace, sets: o.Sets, log: o.Log, done: make(chan struct{})}
 }
 
-// Done returns a channel. The channel is closed when the removal is complete, or can continue without the agent, and
-// the hub has received the result. The agent can then exit.
+// Done returns a channel that is closed when the agent can exit: the removal is complete, or can continue without the
+// agent, and the hub has received the result.
 func (h *Uninstaller) Done() <-chan struct{} { return h.done }
 
 // ServeHTTP responds to POST with the objects that could not be removed, or with 421 if the hub must send the request
@@ -110,8 +110,8 @@ func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // discoveryV2 requests all API groups in one response. The response also shows which groups are stale.
 const discoveryV2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// stale returns the API groups whose server does not respond. As long as Kubernetes cannot list all objects in a
-// namespace, it cannot finish deleting the namespace. Older API servers do not report stale groups.
+// stale returns the API groups whose server does not respond. Kubernetes cannot finish deleting a namespace as long as
+// it cannot list all objects in it. Older API servers do not report stale groups.
 func (h *Uninstaller) stale(ctx context.Context) (groups []string) {
 	raw, err := h.client.Get().AbsPath("/apis").SetHeader("Accept", discoveryV2).DoRaw(ctx)
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 const (
 	// maxAccess is the maximum size, in bytes, of the data for direct access that the hub delivers.
 	maxAccess = 1 << 20
-	// maxVerified is the maximum number of verified tokens that are remembered.
+	// maxVerified is the maximum number of verified tokens that are cached.
 	maxVerified = 1024
 	// maxGroups is the maximum number of groups that a user can have. Each group becomes a header in forwarded
 	// requests. Tokens stay within this limit, because the issuer puts at most 6 KiB of groups into a token, and the
@@ -32,7 +32,7 @@ const (
 	maxGroups = 1024
 )
 
-// These errors are reasons to refuse every token, regardless of its content.
+// These errors are reasons to refuse all tokens, regardless of their content.
 var (
 	errOff    = errors.New("the cluster has no direct access")
 	errTooOld = errors.New("this cluster's keys and its list of ended sessions are too old, because its agent did not " +
@@ -98,7 +98,7 @@ func (a *access) usable(now time.Time) error {
 	return nil
 }
 
-// unusable reports whether err means that every token is refused, rather than only a particular token.
+// unusable reports whether err means that all tokens are refused, rather than only one of them.
 func unusable(err error) bool {
 	return errors.Is(err, errTooOld) || errors.Is(err, errAll) || errors.Is(err, errOff)
 }

@@ -21,8 +21,8 @@ const (
 	provenWithin = 30 * time.Second
 )
 
-// connections is a listener that limits the number of connections in total and per client. It closes connections
-// beyond a limit, because connections that wait would delay other clients, too.
+// connections is a listener that limits the number of connections, in total and per client. It closes connections
+// beyond a limit, because waiting connections would also delay other clients.
 type connections struct {
 	net.Listener
 	all, ofClient int           // maximum number of connections, in total and from one client

@@ -3,10 +3,10 @@
 
 // Package direct serves users who connect to the member without going through the hub.
 //
-// These users authenticate with tokens that the hub's issuer has signed for this cluster. The agent either serves
-// the users itself, or runs beside each of the member's API servers and reviews tokens for them. The hub delivers
-// the data for verifying tokens in a Secret that each replica of the agent watches. Requests from users therefore
-// cause no requests to the hub.
+// These users authenticate with tokens that the hub's issuer has signed for this cluster. The agent either serves the
+// users itself, or runs next to each of the member's API servers and reviews tokens for it. The hub delivers the data
+// for verifying tokens in a Secret that each replica of the agent watches, so users' requests cause no requests to the
+// hub.
 package direct
 
 import (
@@ -152,8 +152,8 @@ func (e *Endpoint) watch(ctx context.Context) {
 	}
 }
 
-// set applies the data that the hub has delivered. If the data is unreadable, direct access ends, because with
-// outdated data the endpoint could accept sessions that the hub has ended.
+// set applies the data that the hub has delivered. If the data is unreadable, direct access ends, because with the
+// previous data, the endpoint could accept sessions that the hub has ended.
 func (e *Endpoint) set(secret *corev1.Secret) {
 	var next *access
 	if secret != nil {
@@ -182,14 +182,14 @@ func (e *Endpoint) stands(k known) error {
 	}
 	now := e.options.Now()
 	if !now.Before(k.Expiry.Time()) {
-		// The list contains an ended session only until its tokens expire, so the request could not be ended later.
+		// The list contains an ended session only until its tokens expire. After that, the request could no longer be ended.
 		return fmt.Errorf("%w: it has expired", token.ErrToken)
 	}
 	return current.stands(k, now)
 }
 
-// prepare reports whether the endpoint should serve, and makes sure that it has a certificate. The agent creates the CA
-// even if it serves no users, because the process that serves an API server is not allowed to create the CA.
+// prepare reports whether the endpoint should serve, and ensures that it has a certificate. The agent creates the CA
+// even if it serves no users, because the process that serves an API server is not allowed to create it.
 func (e *Endpoint) prepare(ctx context.Context) bool {
 	current := e.access.Load()
 	if current == nil || e.options.APIServer && !current.byAPIServer() {

@@ -142,7 +142,7 @@ func (e *Endpoint) authenticate(r *http.Request) (known, error) {
 }
 
 // admissible returns the reason why an authenticated request is not served, or the code 0 if it is served.
-// Impersonation headers are rejected instead of dropped, because their sender intends to act as another user.
+// Impersonation headers are rejected rather than dropped, because the sender intends to act as another user.
 func admissible(r *http.Request) (code int, message string) {
 	for name, values := range r.Header {
 		if len(name) < len("Impersonate-") || !strings.EqualFold(name[:len("Impersonate-")], "Impersonate-") {
@@ -165,7 +165,7 @@ func admissible(r *http.Request) (code int, message string) {
 	return 0, ""
 }
 
-// as returns the request as the hub would send it on the user's behalf.
+// as returns the request in the form in which the hub would send it on the user's behalf.
 func as(r *http.Request, user known) *http.Request {
 	out := r.Clone(r.Context())
 	request.IgnoreUpgrade(out.Header)

@@ -17,8 +17,7 @@ type metrics struct {
 }
 
 // Metrics serves the metrics in the Prometheus text format. The metrics contain neither user names nor tokens. This
-// package does not use client_golang, because client_golang would be larger than all of the package's other
-// dependencies together.
+// package does not use client_golang, which would be larger than all of the package's other dependencies together.
 func (e *Endpoint) Metrics() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")

@@ -78,7 +78,7 @@ func (e *Endpoint) discover(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// publish serves the issuer's keys. While every token is refused, it serves an empty key set, so API servers that
+// publish serves the issuer's keys. While all tokens are refused, it serves an empty key set, so that API servers that
 // request the keys again no longer accept any tokens.
 func (e *Endpoint) publish(w http.ResponseWriter, _ *http.Request) {
 	current := e.access.Load()
@@ -94,7 +94,7 @@ func (e *Endpoint) publish(w http.ResponseWriter, _ *http.Request) {
 }
 
 // review responds to a TokenReview. A refused token is not an error. If a token cannot be checked, the response
-// contains an error. The API server logs this error.
+// contains an error, which the API server logs.
 func (e *Endpoint) review(w http.ResponseWriter, r *http.Request) {
 	select {
 	case e.reviewing <- struct{}{}:

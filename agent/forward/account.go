@@ -18,9 +18,8 @@ import (
 const reviewTimeout = 8 * time.Second
 
 // asAccount returns a request that acts as the ServiceAccount that the user wants to impersonate, provided that the
-// member's RBAC allows the user to impersonate exactly this account. The agent checks this for each request, regardless
-// of any earlier decision by the hub. Therefore, neither the hub alone nor an earlier check can let a user act as
-// another user.
+// member's RBAC allows this. The agent checks each request, so that neither the hub alone nor an earlier check can let
+// a user act as another user.
 func (h *Handler) asAccount(r *http.Request, names []string) (*http.Request, *denial) {
 	if h.reads {
 		return nil, deny(http.StatusForbidden,

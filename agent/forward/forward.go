@@ -148,7 +148,7 @@ func notForwarded(name string) bool {
 	return strings.HasPrefix(name, "X-Remote-")
 }
 
-// failed responds to the client when the request to the API server has failed.
+// failed responds to the client if the request to the API server has failed.
 func (h *Handler) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil { // the hub has canceled the request
 		WriteStatus(w, http.StatusServiceUnavailable, "the request was canceled")

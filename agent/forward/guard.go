@@ -37,8 +37,8 @@ func deny(status int, format string, args ...any) *denial {
 
 // check is the second line of defense: it denies requests that a correct hub never sends. The agent is permitted to
 // impersonate any user. A request without a user would run as the agent itself, and a request as a system user would
-// have more rights than Drover ever grants. Values must arrive exactly as they were checked, so check denies values
-// that would be trimmed on the way to the API server.
+// have more rights than Drover ever grants. Values must reach the API server exactly as they were checked, so check
+// denies values that would be trimmed on the way.
 func check(h http.Header) *denial {
 	if d := checkConnection(h); d != nil {
 		return d

@@ -20,8 +20,8 @@ const idleConns = 64
 
 // Transport returns a transport to the API server with the agent's credentials and a pool of HTTP/1.1 connections.
 // Upgrades need HTTP/1.1. With HTTP/1.1, a stalled reader does not delay other requests, and occupies only a socket
-// buffer instead of an HTTP/2 window. For small requests, HTTP/2 was not measurably faster, neither with 1 nor with
-// 16 concurrent requests to a kube-apiserver. The transport reads the token file again after it has changed.
+// buffer instead of an HTTP/2 window. For small requests, HTTP/2 was not measurably faster, with 1 or with 16
+// concurrent requests to a kube-apiserver. The transport reads the token file again after it has changed.
 func Transport(cfg *rest.Config) (http.RoundTripper, error) {
 	tc, err := cfg.TransportConfig()
 	if err != nil {
@@ -60,8 +60,8 @@ func Transport(cfg *rest.Config) (http.RoundTripper, error) {
 // errNoUser is returned for a request that would have reached the API server under the agent's identity.
 var errNoUser = errors.New("a request that names no user is not forwarded: it would have the rights of the agent")
 
-// asUser is the last line of defense. It sends only requests that impersonate exactly one user. The transport adds
-// the agent's own credentials, which grant far more rights than any user has.
+// asUser is the last line of defense. It sends only requests that impersonate exactly one user, because the transport
+// adds the agent's own credentials, which grant far more rights than any user has.
 type asUser struct{ http.RoundTripper }
 
 // RoundTrip sends a request, or fails with errNoUser.

@@ -70,7 +70,7 @@ type agent struct {
 	leave   sync.Once
 }
 
-// Run runs the agent until ctx ends or the hub has removed the agent. Neither case is an error.
+// Run runs the agent until ctx ends or the hub has removed the agent, and then returns nil.
 func Run(ctx context.Context, o Options) error {
 	a, err := newAgent(o)
 	if err != nil {
@@ -130,7 +130,7 @@ func installation(dir string) (string, error) {
 	return uid, instructions.WriteDurably(path, []byte(uid+"\n"))
 }
 
-// touch makes the agent send a report.
+// touch requests a new report.
 func (a *agent) touch() {
 	select {
 	case a.changed <- struct{}{}:

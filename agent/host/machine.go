@@ -21,7 +21,7 @@ import (
 // osReleases are the files that contain the name of a machine's operating system.
 var osReleases = []string{"/etc/os-release", "/usr/lib/os-release"}
 
-// inspect returns the facts about the machine. Facts that cannot be determined are left out.
+// inspect returns the facts about the machine. Facts that cannot be determined are omitted.
 func inspect(config Config) protocol.HostMachine {
 	m := protocol.HostMachine{
 		OS: osName(), Architecture: runtime.GOARCH, CPUs: int32(runtime.NumCPU()), Addresses: addresses(),
@@ -66,9 +66,9 @@ func memory() int64 {
 }
 
 // addresses returns the addresses at which other machines can reach this machine, IPv4 addresses first. In each family,
-// the source address of outgoing connections comes first. Bridges for containers and virtual machines are left out,
-// because they have the same address on every machine. A bridge is included if the default route uses it, or if there
-// is no other interface.
+// the source address of outgoing connections comes first. Bridges for containers and virtual machines are omitted,
+// because they have the same address on every machine, unless the default route uses the bridge or there is no other
+// interface.
 func addresses() []string {
 	interfaces, err := net.Interfaces()
 	if err != nil {

@@ -78,8 +78,8 @@ func (s *secrets) write(secret *corev1.Secret) (*corev1.Secret, error) {
 	return secret, err
 }
 
-// Watch sends one event for an existing Secret. This is enough, because the agent is restarted whenever a file is
-// changed. An agent whose identity was refused therefore finds the token of a later join command.
+// Watch sends one event for an existing Secret. This is sufficient, because the agent is restarted whenever a file
+// changes. As a result, an agent whose identity was refused finds the token of a later join command.
 func (s *secrets) Watch(ctx context.Context, name string) (watch.Interface, error) {
 	w := watch.NewFakeWithChanSize(1, false)
 	if secret, err := s.Get(ctx, name); err == nil {

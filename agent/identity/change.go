@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxRetry is the maximum time before the agent retries a join token that may work later.
+// maxRetry is the maximum time before the agent retries a join token that may be accepted later.
 const maxRetry = 5 * time.Minute
 
 // Changed returns when the registration Secret holds a join token that has not been tried yet, when the agent's key
@@ -55,7 +55,7 @@ func (k *Keeper) Follow(ctx context.Context) {
 	}
 }
 
-// repeat calls do until do succeeds or ctx ends. The pauses between the calls grow up to maxRetry.
+// repeat calls do until it succeeds or ctx ends. The delay between calls grows up to maxRetry.
 func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Context) error) {
 	backoff := wait.Backoff{Duration: rewatch, Factor: 2, Jitter: 0.1, Steps: math.MaxInt32, Cap: maxRetry}
 	for ctx.Err() == nil {
@@ -110,8 +110,8 @@ func (k *Keeper) rejoin(ctx context.Context) error {
 	return err
 }
 
-// restore restores the identity of a running agent. Otherwise the agent could not join again after a restart,
-// because its join token has already been used.
+// restore restores the identity of a running agent. Otherwise, the agent could not connect after a restart, because its
+// join token has already been used.
 func (k *Keeper) restore(ctx context.Context) error {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -148,9 +148,9 @@ func (k *Keeper) identity(ctx context.Context) (*identity, error) {
 // succeedTime is the timeout for Succeed.
 const succeedTime = 20 * time.Second
 
-// Succeed takes over from a former Keeper of the same cluster. The cluster may have been restored in between. The
-// Secret may then come from a backup, and contain a key that the hub does not accept or a CA that does not verify the
-// hub. Succeed stores the last valid identity again. If this fails, the agent uses the identity in the Secret.
+// Succeed takes over from a former Keeper of the same cluster, for example after the cluster was restored from a
+// backup. The Secret may then contain a key that the hub does not accept, or a CA that does not verify the hub. Succeed
+// stores the last valid identity again. If this fails, the agent uses the identity in the Secret.
 func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 	last := former.last()
 	if last == nil {
@@ -176,9 +176,8 @@ func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 	}
 }
 
-// last returns the identity that the hub most recently accepted, or nil if there is none or the agent is being
-// uninstalled. It does not return the identity that was most recently read, because that identity may come from the
-// backup.
+// last returns the identity that the hub accepted last, or nil if there is none or the agent is being uninstalled. It
+// does not return the identity that was read last, because that may come from the backup.
 func (k *Keeper) last() *identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -188,7 +187,7 @@ func (k *Keeper) last() *identity {
 	return k.proven
 }
 
-// Leave stops restoring the identity, because the agent is about to be uninstalled.
+// Leave prevents the identity from being restored, because the agent is about to be uninstalled.
 func (k *Keeper) Leave() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -226,7 +225,7 @@ func (k *Keeper) watch(ctx context.Context, name string, is func(watch.EventType
 }
 
 // newToken reports whether a registration Secret contains a join token that has not been tried yet. It first waits for
-// any join in progress, because that join also tries a token.
+// a join in progress, which may try the same token.
 func (k *Keeper) newToken(event watch.EventType, secret *corev1.Secret) bool {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()

@@ -81,8 +81,8 @@ func newClient(proxy Proxy, config *tls.Config, timeout time.Duration) *http.Cli
 	}
 }
 
-// byProxy returns an error that names the proxy if the proxy refuses a connection. Otherwise the proxy's "Unauthorized"
-// would look like a response from the hub.
+// byProxy returns an error that names the proxy if the proxy refuses a connection. Otherwise, the proxy's
+// "Unauthorized" would look like a response from the hub.
 func byProxy(_ context.Context, proxy *url.URL, _ *http.Request, response *http.Response) error {
 	if response.StatusCode == http.StatusOK {
 		return nil
@@ -151,8 +151,7 @@ func resolve(ctx context.Context, m Manifest, bundle []byte, settings *protocol.
 		if err != nil {
 			return Endpoint{}, fmt.Errorf("trust what the hub announced: %w", err)
 		}
-		// The CA is pinned, so it is safe to fall back to the manifest's servers if the announced servers turn out to
-		// be wrong.
+		// The CA is pinned, so it is safe to fall back to the manifest's servers if the announced servers are wrong.
 		hub.Servers = union(hub.Servers, m.Servers)
 		hub.Roots = pool(certs)
 		return hub, nil

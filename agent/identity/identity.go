@@ -5,9 +5,8 @@
 //
 // It manages the agent's key, joins the hub, and decides which hub the agent connects to and trusts.
 //
-// The key, the Cluster and the hub's settings are in one Secret that all replicas share. The settings that the hub
-// has announced stay in force as long as the manifest does not change. When a user applies a manifest with other
-// servers or checksums, that manifest takes precedence.
+// The key, the Cluster and the hub's settings are in one Secret that all replicas share. The settings that the hub has
+// announced remain in force until a user applies a manifest with other servers or checksums.
 package identity
 
 import (
@@ -47,10 +46,10 @@ type identity struct {
 	Audience string
 	// JoinedWith is the tokenDigest of the join token with which the agent joined.
 	JoinedWith string
-	// Settings are the settings that the hub most recently announced, or nil.
+	// Settings are the settings that the hub announced last, or nil.
 	Settings *protocol.Settings
-	// After is the fingerprint of the manifest that was in force when Settings were announced. The settings do not
-	// apply under another manifest.
+	// After is the fingerprint of the manifest that was in force when Settings were announced. Under another manifest, the
+	// settings do not apply.
 	After string
 }
 

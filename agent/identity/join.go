@@ -133,7 +133,7 @@ func refusal(status int) bool {
 	return false
 }
 
-// accepted checks a response before any of it is stored.
+// accepted validates a response before it is stored.
 func accepted(server string, raw []byte) (protocol.RegisterResponse, error) {
 	var out protocol.RegisterResponse
 	if err := json.Unmarshal(raw, &out); err != nil {

@@ -36,7 +36,7 @@ func (e *noTokenError) Error() string {
 		protocol.RegistrationSecret)
 }
 
-// Refused makes this error a link.Rejection, because a user must act.
+// Refused makes this error a link.Rejection, because manual action is required.
 func (*noTokenError) Refused() time.Duration { return 0 }
 
 // Options configure a Keeper.
@@ -66,8 +66,8 @@ type Keeper struct {
 	joined     *identity  // identity that the agent last joined or connected with, or nil. identityMu guards it.
 
 	mu sync.Mutex // guards the fields below
-	// proven is the identity that the hub most recently accepted, or nil. It includes the settings that the hub has
-	// announced since then. The value is replaced, but never modified.
+	// proven is the identity that the hub accepted last, or nil. It includes the settings that the hub has announced since
+	// then. The value is replaced, but never modified.
 	proven  *identity
 	digest  string // the digest of the settings in force
 	images  string // image registry from the settings in force
@@ -110,8 +110,8 @@ func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 		return nil, err
 	}
 	if k.options.NodeAgent {
-		// If a node agent was refused, a new token is a reason for another attempt, because a replica may have joined
-		// with that token.
+		// If a node agent was refused, it tries again when there is a new token, because a replica may have joined with that
+		// token.
 		k.try(token)
 		return k.joinedTarget(ctx, bundle)
 	}
@@ -134,7 +134,7 @@ func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 	return k.target(id, hub), nil
 }
 
-// joinedTarget returns the target for the identity that the agent's replicas share. It writes nothing.
+// joinedTarget returns the target for the identity that the agent's replicas share. It does not write the identity.
 func (k *Keeper) joinedTarget(ctx context.Context, bundle []byte) (*link.Target, error) {
 	id, err := k.store.get(ctx)
 	if err != nil {

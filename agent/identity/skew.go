@@ -25,8 +25,8 @@ func tokenOf(secret *corev1.Secret) string {
 	return strings.TrimSpace(string(secret.Data[protocol.KeyToken]))
 }
 
-// clockSkew requests the time from a hub that has responded with 401. The cause may be a difference between the clocks,
-// because connect tokens are valid for only a minute. If the clocks differ too much, clockSkew returns advice.
+// clockSkew requests the time from a hub that has responded with 401, because connect tokens are valid for only a
+// minute. If the clocks differ too much, clockSkew returns advice.
 func clockSkew(ctx context.Context, hub Endpoint, connectURL string) (string, bool) {
 	u, err := url.Parse(connectURL)
 	if err != nil {

@@ -50,8 +50,8 @@ func Config(path, userAgent string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// direct is a proxy function that selects no proxy. The proxies in the environment are only for connections to the
-// hub. A proxy on the way to the API server would see the agent's token, and could pose as the API server.
+// direct is a proxy function that selects no proxy. The proxies in the environment are only for connections to the hub.
+// A proxy on the way to the API server would see the agent's token, and could impersonate the API server.
 func direct(*http.Request) (*url.URL, error) { return nil, nil }
 
 func loadConfig(path string) (*rest.Config, error) {
@@ -69,8 +69,8 @@ func loadConfig(path string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// New returns a client. The client's scheme contains all core types and, from other groups, only the types that the
-// agent uses. A scheme with all Kubernetes groups would use more memory than the rest of the agent.
+// New returns a client. Its scheme contains all core types and, from other groups, only the types that the agent uses.
+// A scheme with all Kubernetes groups would use more memory than the rest of the agent.
 func New(cfg *rest.Config) (*Client, error) {
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
@@ -135,9 +135,9 @@ func named(err error, operation, kind, namespace, name string) error {
 	return fmt.Errorf("%s %s %s/%s: %w", operation, kind, namespace, name, err)
 }
 
-// PodUID returns the UID of the pod in which this process runs. The UID is in the ServiceAccount token, because the
-// kubelet binds this token to the pod. The result is empty if there is no such token. It is also empty for a client
-// with a kubeconfig, because several processes can share a kubeconfig.
+// PodUID returns the UID of the pod in which this process runs. It reads the UID from the ServiceAccount token, which
+// is bound to the pod. The result is empty if there is no such token, and for a client with a kubeconfig, because
+// several processes can share a kubeconfig.
 func PodUID(cfg *rest.Config, kubeconfig string) string {
 	if kubeconfig != "" || cfg.BearerTokenFile == "" {
 		return ""
@@ -149,8 +149,8 @@ func PodUID(cfg *rest.Config, kubeconfig string) string {
 	return podOf(string(token))
 }
 
-// podOf reads the pod's UID from a token. It does not check the signature, because only this pod's kubelet writes the
-// token's file.
+// podOf reads the pod's UID from a token. It does not verify the signature, because only the kubelet writes the token's
+// file.
 func podOf(token string) string {
 	parts := strings.Split(strings.TrimSpace(token), ".")
 	if len(parts) != 3 {

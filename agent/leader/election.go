@@ -3,11 +3,11 @@
 
 // Package leader uses a Lease to elect one of the agent's replicas for the tasks that only one replica may carry out.
 //
-// The election works as in client-go. This package does not use client-go's implementation, because that implementation
-// links the clientset for every Kubernetes API group and takes more memory than the rest of the agent. A replica takes
-// a Lease that its holder has not renewed for the Lease's duration. The replica measures this time with its own clock,
-// starting when it saw the last change, so the replicas' clocks do not have to agree. A leader that cannot renew the
-// Lease stops before another replica starts.
+// The election works as in client-go, whose implementation is not used because it links the clientset for every
+// Kubernetes API group and takes more memory than the rest of the agent. A replica takes a Lease that its holder has
+// not renewed for the Lease's duration. The replica measures this time with its own clock, from the time when it
+// observed the last change, so the replicas' clocks do not have to agree. A leader that cannot renew the Lease stops
+// before another replica starts.
 package leader
 
 import (
@@ -27,12 +27,12 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// ErrNotLeading is returned by a replica that is not the leader for tasks that only the leader carries out.
+// ErrNotLeading is returned by a replica that is not the leader, for tasks that only the leader carries out.
 var ErrNotLeading = errors.New("this replica of the agent does not lead: ask another")
 
-// Intervals and timeouts of the election. The leader writes the Lease twelve times a minute. With client-go's
-// defaults, there would be thirty writes. A leader that is killed is replaced within 19 s, and a leader that stops
-// gracefully is replaced within 2 s.
+// Intervals and timeouts of the election. The leader writes the Lease twelve times a minute, rather than thirty times
+// as with client-go's defaults. A leader that is killed is replaced within 19 s, and a leader that stops gracefully
+// within 2 s.
 const (
 	duration      = 15 * time.Second // how long a Lease lasts without a renewal
 	renewInterval = 5 * time.Second
@@ -53,9 +53,8 @@ type Leases interface {
 // Options configure an Election.
 type Options struct {
 	Leases Leases
-	// Name identifies this process among the replicas. A later process, such as the next container in the same pod,
-	// may use the same name. It can then become the leader again immediately. Two running processes must not have the
-	// same name.
+	// Name identifies this process among the replicas. A later process, such as the next container in the same pod, can
+	// use the same name to become the leader again immediately. Two running processes must not have the same name.
 	Name string
 	// Lead is called when this replica becomes the leader. It must return soon after its context ends. No other replica
 	// becomes the leader before Lead has returned.
@@ -100,8 +99,8 @@ func New(o Options) *Election {
 // Run takes part in the election until ctx ends, and then releases the Lease.
 //
 // If access to Leases is forbidden, the replica leads without a Lease and periodically tries to get one. This is the
-// case with the manifest of an older Drover version. That manifest has only one replica. An API server that has just
-// started also forbids all requests briefly. A replica that has seen the Lease before therefore waits until it can read
+// case with the manifest of an older Drover version, which has only one replica. However, an API server that has just
+// started also forbids all requests briefly. A replica that has read the Lease before therefore waits until it can read
 // the Lease again.
 func (e *Election) Run(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -149,15 +148,15 @@ func (e *Election) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 	return lease, err
 }
 
-// errRestored is returned if the Lease has gone back to an earlier version.
+// errRestored is returned if the Lease has an earlier version than before.
 var errRestored = errors.New("the cluster went back to an earlier state: its etcd was restored from a backup")
 
 // observe records the version of a Lease that was read or written. If Options.Restored is set and the version is lower
 // than before, observe calls it and returns errRestored. The version changes only when the Lease is written, and then
-// increases. A lower version therefore comes from a backup, even if much has been written to etcd since the restore, or
-// if the restore has increased etcd's revisions. The replica that was the leader detects the restore at its next write.
-// The other replicas detect it before they take the Lease, because they take it only after they have seen it unchanged
-// for its duration.
+// increases. A lower version therefore comes from a backup, regardless of the writes to etcd since the restore, and
+// even if the restore has increased etcd's revisions. The replica that was the leader detects the restore at its next
+// write. The other replicas detect it before they take the Lease, because they take it only after it was unchanged for
+// its duration.
 func (e *Election) observe(lease *coordinationv1.Lease) error {
 	before := e.newest
 	if version, err := strconv.ParseUint(lease.ResourceVersion, 10, 64); err == nil {
@@ -296,7 +295,7 @@ func (e *Election) update(ctx context.Context, lease *coordinationv1.Lease, now,
 	return e.options.Leases.Update(ctx, want)
 }
 
-// release releases the Lease, so that no replica has to wait for the Lease to expire.
+// release releases the Lease, so that other replicas do not have to wait until it expires.
 func (e *Election) release(lease *coordinationv1.Lease) {
 	if lease == nil {
 		return
@@ -311,8 +310,8 @@ func (e *Election) release(lease *coordinationv1.Lease) {
 	}
 }
 
-// Term returns the current term according to the Lease. It reads the Lease each time, because a remembered term may be
-// out of date after this process was paused.
+// Term returns the current term according to the Lease. It reads the Lease each time, because a cached term may be out
+// of date if this process was suspended.
 func Term(ctx context.Context, leases Leases) (protocol.Term, error) {
 	lease, err := leases.Get(ctx)
 	if apierrors.IsNotFound(err) {

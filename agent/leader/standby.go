@@ -92,9 +92,9 @@ func (s *Standby) watch(ctx context.Context, serving *sync.WaitGroup) bool {
 	return true
 }
 
-// serve serves until a replica of the agent is back, the hub has not been reached for connectWithin, or ctx ends. It
-// reports whether the hub was reached. It does not wait for requests in progress, because a replica that has come back
-// may disappear again while these requests are in progress.
+// serve serves until a replica of the agent is connected again, the hub has not been reached for connectWithin, or ctx
+// ends. It reports whether the hub was reached. It does not wait for requests in progress, because the replica may
+// disconnect again in the meantime.
 func (s *Standby) serve(ctx context.Context, p presence, running *sync.WaitGroup) (after presence, reached bool) {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
@@ -112,8 +112,8 @@ func (s *Standby) serve(ctx context.Context, p presence, running *sync.WaitGroup
 	return p, true
 }
 
-// look checks for the agent's replicas and returns the updated presence. If the API server does not respond, the
-// presence does not change.
+// look checks the agent's replicas and returns the updated presence. If the API server does not respond, the presence
+// does not change.
 func (s *Standby) look(ctx context.Context, p presence) presence {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -134,7 +134,7 @@ func (s *Standby) look(ctx context.Context, p presence) presence {
 	return p.after(lease, d, time.Now())
 }
 
-// presence is a node agent's knowledge about the agent's replicas.
+// presence is the state of the agent's replicas, as known to a node agent.
 type presence struct {
 	version string    // version of the replicas' Lease
 	changed time.Time // when the version last changed
@@ -142,10 +142,10 @@ type presence struct {
 	since   time.Time // when the result of the checks last changed
 }
 
-// after returns the presence after a check of the Lease and the Deployment of the agent's replicas. A nil parameter
-// means that the object does not exist. A leading replica renews the Lease, and a replica that is connected to the hub
-// is ready. A replica may be the leader without being connected, for example if it cannot resolve the hub's name. If no
-// controller writes the status of the Deployment, only the Lease counts.
+// after returns the presence after a check of the Lease and the Deployment of the agent's replicas, which are nil if
+// they do not exist. The leader renews the Lease, and a replica that is connected to the hub is ready. The leader might
+// not be connected, for example because it cannot resolve the hub's name. If no controller writes the status of the
+// Deployment, only the Lease is considered.
 func (p presence) after(lease *coordinationv1.Lease, d *appsv1.Deployment, now time.Time) presence {
 	there := false
 	if lease != nil {

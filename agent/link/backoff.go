@@ -24,12 +24,12 @@ const (
 
 	refusedFrom, refusedTo = time.Minute, 5 * time.Minute // wait after a refusal; a new token ends the wait
 
-	// A hub turns away agents whose handshake would have to wait longer than 6 s. If these agents retried after the
-	// usual half a second, most of them would be turned away again. With the waits below, 9,000 agents that lost
-	// their tunnels at the same time reconnect within 23 s, after 9,000 failed attempts in total. This is as fast as
-	// two cores can admit them. With the usual waits, it takes 40 s and 30,000 failed attempts. The waits below grow
-	// less than the waits after other failures, because the hub is reachable. Otherwise agents that failed often
-	// while the hub was starting would reconnect much later than the others.
+	// A hub refuses agents whose handshake would have to wait longer than 6 s. If these agents retried after the usual
+	// half a second, most of them would be refused again. With the waits below, 9,000 agents that lost their tunnels at
+	// the same time reconnect within 23 s, after 9,000 failed attempts in total. This is as fast as two cores can admit
+	// them. With the usual waits, it takes 40 s and 30,000 failed attempts. The waits below grow less than the waits after
+	// other failures, because the hub is reachable. Otherwise, agents that failed often while the hub was starting would
+	// reconnect much later than the others.
 	turnedAwayFrom, turnedAwayTo, turnedAwayLongest = 4 * time.Second, 10 * time.Second, 16 * time.Second
 )
 
@@ -44,8 +44,8 @@ type Rejection interface {
 type backoff struct {
 	jitter func(n time.Duration) time.Duration
 	first  time.Duration // upper bound of the first two waits
-	// limit is the upper bound of the next wait. The jitter of wait.Backoff is not used, because it can only lengthen
-	// waits.
+	// limit is the upper bound of the next wait. The jitter of wait.Backoff is not used, because it can only increase the
+	// wait.
 	limit wait.Backoff
 }
 
@@ -53,9 +53,9 @@ func newBackoff(jitter func(n time.Duration) time.Duration, first time.Duration)
 	return backoff{jitter, first, firstLimit(first)}
 }
 
-// firstLimit returns a limit that starts at first/2, so that the parameter first is the upper bound of both of the
-// initial two waits. A hub that restarts is unreachable for less than a second. Some agents nevertheless fail twice in
-// this time. If they waited longer before their third attempt, they would be the last to reconnect.
+// firstLimit returns a limit that starts at first/2, so that the parameter first is the upper bound of each of the
+// first two waits. A hub that restarts is unreachable for less than a second, but some agents fail twice in this time.
+// If they waited longer before their third attempt, they would be the last to reconnect.
 func firstLimit(first time.Duration) wait.Backoff {
 	return wait.Backoff{Duration: first / 2, Factor: 2, Cap: longestWait, Steps: math.MaxInt}
 }

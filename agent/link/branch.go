@@ -46,8 +46,8 @@ func newBranch(handler http.Handler, server string) *branch {
 // open returns how long the tunnel has been open. The result is never 0.
 func (b *branch) open() time.Duration { return max(time.Since(b.started), 1) }
 
-// ServeHTTP implements http.Handler. When the agent leaves the tunnel, requests to protocol.PathReport end. This tells
-// the hub that the agent has left. Other requests continue.
+// ServeHTTP implements http.Handler. When the agent leaves the tunnel, requests to protocol.PathReport end, which
+// signals to the hub that the agent has left. Other requests continue.
 func (b *branch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.first.Do(func() { close(b.used) })
 	switch r.URL.Path {
@@ -64,7 +64,7 @@ func (b *branch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveMove records that the hub wants the agent to move. A further request only changes how long the hub may use the
+// serveMove records that the hub has asked the agent to move. Another request only changes how long the hub may use the
 // tunnel, even while the agent is moving.
 func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
@@ -106,8 +106,8 @@ func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duratio
 	close(b.ended)
 }
 
-// overstayed waits until a tunnel that the agent has left is closed, or until the hub is no longer allowed to use it.
-// It returns true in the second case.
+// overstayed waits until a tunnel that the agent has left is closed, and returns false. It returns true as soon as the
+// hub is no longer allowed to use the tunnel.
 func overstayed(stopping context.Context, served <-chan struct{}, stop, keep time.Duration) bool {
 	select {
 	case <-served:

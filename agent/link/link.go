@@ -47,16 +47,16 @@ type Options struct {
 	// Changed returns when there is a join token that has not been tried yet, so that the next attempt does not have
 	// to wait. It also returns when ctx ends.
 	Changed func(ctx context.Context)
-	// Told receives the reason whenever an attempt to open a tunnel has failed, and "" whenever a tunnel is open. It must
-	// not block. It may be nil.
+	// Told is called with the reason whenever an attempt to open a tunnel has failed, and with "" whenever a tunnel is
+	// open. It must not block. It may be nil.
 	Told func(why string)
 	// Handler serves the hub's requests.
 	Handler http.Handler
 	Log     logr.Logger
 	// Drain is how long the hub may still use tunnels after Run's context has ended.
 	Drain time.Duration
-	// Patient makes the link wait as long after its first failures as after many failures. As a result, a node agent
-	// does not connect before replicas that lost the hub long ago.
+	// Patient makes the link wait as long after its first failures as after many failures, so that a node agent does not
+	// connect before replicas that were disconnected long ago.
 	Patient bool
 	// Jitter returns a random duration in [0, n). It defaults to a uniform distribution.
 	Jitter func(n time.Duration) time.Duration
@@ -149,7 +149,7 @@ func (l *Link) hold(ctx context.Context, last error) (time.Duration, error) {
 	return b.open(), b.err
 }
 
-// logFailure logs why there is no tunnel. If the hub gave a reason, logFailure logs that reason.
+// logFailure logs why there is no tunnel, including the hub's reason, if there is one.
 func (l *Link) logFailure(err error, wait time.Duration) {
 	var refusal protocol.Refusal
 	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) &&

@@ -13,18 +13,18 @@ import (
 
 // These constants control moves to another tunnel.
 const (
-	// lifetime is how long a link uses one tunnel before it moves to another one by itself, plus or minus a quarter.
-	// This spreads agents over the hub's replicas again after a replica was unavailable, and replaces tunnels before
-	// they reach the age at which an intermediary might cut them.
+	// lifetime is how long a link uses one tunnel before it moves to another one on its own, plus or minus a quarter. This
+	// rebalances agents among the hub's replicas after a replica was unavailable, and replaces tunnels before an
+	// intermediary might close them because of their age.
 	lifetime = 4 * time.Hour
-	// keepOwn is how long the hub may use the old tunnel after a move that the link has started by itself. The hub
-	// mainly needs this time for open shells.
+	// keepOwn is how long the hub may use the old tunnel after a move that the link has started on its own. The hub mainly
+	// needs this time for open shells.
 	keepOwn = time.Hour
 	// takeover is how long the hub may take to start using a new tunnel. After that time, the tunnel counts as used,
 	// even if the hub has not requested a report through it.
 	takeover = 10 * time.Second
-	// settle is how long both tunnels are kept after the hub has started to use the new one. Meanwhile the other
-	// replicas of the hub learn about the new tunnel.
+	// settle is how long both tunnels are kept after the hub has started to use the new one, so that the other replicas of
+	// the hub learn about the new tunnel.
 	settle = time.Second
 )
 
@@ -87,7 +87,7 @@ func (l *Link) replace(ctx context.Context, b *branch) *branch {
 	return nil
 }
 
-// pause waits for the given time. It returns false if there is nothing left to replace.
+// pause waits for the given time. It returns false if the tunnel no longer has to be replaced.
 func (l *Link) pause(ctx context.Context, b *branch, wait time.Duration) bool {
 	select {
 	case <-ctx.Done():

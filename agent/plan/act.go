@@ -29,8 +29,8 @@ const maxConflicts = 8
 // maxCause is the maximum size of a cause in a status, in bytes.
 const maxCause = 256
 
-// maxElsewhere is the maximum number of Plans in other namespaces for which the agent writes a status. The status
-// says that the Plan does not run. Writing more of these statuses would slow down each pass.
+// maxElsewhere is the maximum number of Plans in other namespaces for which the agent writes a status that says that
+// the Plan does not run. Writing more of these statuses would slow down each pass.
 const maxElsewhere = 64
 
 // resolve returns the Plans with their versions and hashes.
@@ -114,7 +114,7 @@ func (l *leadership) release(ctx context.Context, next *deadline) {
 	next.by(l.releases.until)
 }
 
-// releaseOrphans takes the steps that release nodes. It returns the backoff after which failed steps are retried.
+// releaseOrphans performs the steps that release nodes. It returns the backoff after which failed steps are retried.
 func (l *leadership) releaseOrphans(ctx context.Context, plans map[string]string) backoff {
 	for range maxConflicts {
 		conflict, failed := false, false
@@ -137,15 +137,15 @@ func (l *leadership) releaseOrphans(ctx context.Context, plans map[string]string
 	return l.releases.after(l.options.Now())
 }
 
-// repetition counts how many times in a row the same step has been taken.
+// repetition counts how many times in a row the same step has been performed.
 type repetition struct {
 	verb  rollout.Verb
 	node  string
 	times int
 }
 
-// exhausted returns an error if the step has been taken too many times in a row. This happens if the API server
-// accepts the step without changing anything.
+// exhausted returns an error if the step has been performed too many times in a row. This happens if the API server
+// accepts the step without making a change.
 func (s *repetition) exhausted(step rollout.Step) error {
 	if s.verb != step.Verb || s.node != step.Node || s.times < maxConflicts {
 		return nil
@@ -163,7 +163,7 @@ func (s *repetition) record(step rollout.Step) (another bool) {
 	return another
 }
 
-// advance takes the steps of a Plan until the Plan has to wait.
+// advance performs the steps of a Plan until the Plan has to wait.
 func (l *leadership) advance(ctx context.Context, r resolved, next *deadline) rollout.Wait {
 	c := l.planState(r.plan.UID)
 	if l.options.Now().Before(c.steps.until) {
@@ -184,8 +184,8 @@ func (l *leadership) advance(ctx context.Context, r resolved, next *deadline) ro
 		switch {
 		case err == nil:
 			if conflicts = 0; c.taken.record(*d.Step) {
-				// The backoff is reset only for a different step. If the step is the same again, the previous step
-				// may have changed nothing.
+				// The backoff is reset only for a different step. If the step is the same again, the previous one may have had no
+				// effect.
 				c.steps = backoff{}
 			}
 			continue
@@ -210,7 +210,7 @@ func (l *leadership) logRetry(ctx context.Context, step rollout.Step, err error)
 	}
 }
 
-// act takes a step and stores the result. After a conflict, it reads the object again.
+// act performs a step and stores the result. After a conflict, it reads the object again.
 func (l *leadership) act(ctx context.Context, plan string, r *resolved, step rollout.Step) error {
 	l.options.Log.V(1).Info("step", "plan", plan, "step", step.Verb, "node", step.Node)
 	l.snapshot = nil
@@ -320,8 +320,8 @@ func foreignJob(name string) error {
 		Code: http.StatusUnprocessableEntity, Message: message}}
 }
 
-// refusedFor returns the reason if the API server would reject the same request again. All other errors are temporary.
-// For these, it returns false.
+// refusedFor returns the reason if the API server would reject the same request again. For all other errors, which are
+// temporary, it returns false.
 func refusedFor(err error) (string, bool) {
 	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) {

@@ -124,7 +124,7 @@ func (m apiClient) applyStatus(ctx context.Context, plan *v1.Plan) (*v1.Plan, er
 			Param("fieldManager", fieldManager).Param("force", "true").Body(body).Do(ctx).Into(written)
 }
 
-// claimed reports whether any node carries a plan's claim annotation.
+// claimed reports whether any node has a plan's claim annotation.
 func (m apiClient) claimed(ctx context.Context, claims func(map[string]string) bool) (bool, error) {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {

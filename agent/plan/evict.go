@@ -24,10 +24,10 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// The agent does not use the drain package from k8s.io/kubectl, because that package would make the agent three times
-// as large, both in memory and on disk. Both implementations select the same pods to evict and the same pods that block
-// a drain; test/drain compares them. Only this implementation retries while the API server is unreachable, and skips
-// the agent and the pods of plans.
+// The agent does not use the drain package from k8s.io/kubectl, which would make the agent three times as large, both
+// in memory and on disk. Both implementations select the same pods to evict and the same pods that block a drain;
+// test/drain compares them. Only this implementation retries while the API server is unreachable, and skips the agent
+// and the pods of plans.
 
 const (
 	defaultDrainTimeout = 15 * time.Minute // the default in the schema of Plans
@@ -201,7 +201,7 @@ func (d *drainer) findPods(ctx context.Context) error {
 	return nil
 }
 
-// classify reports whether to evict a pod. If the pod blocks the drain, classify returns the reason.
+// classify reports whether to evict a pod. If the pod blocks the drain, classify returns the reason why.
 func (d *drainer) classify(ctx context.Context, p *corev1.Pod) (goes bool, hinders string, err error) {
 	if d.ours(p) || d.abandoned(terminatesAt(p)) {
 		return false, "", nil
@@ -249,7 +249,7 @@ func (d *drainer) daemonSet(ctx context.Context, namespace, name string) error {
 }
 
 // ours reports whether a pod belongs to a plan or to the agent. Such pods must keep running during the drain. Labels in
-// other namespaces do not count, because any user could use them to keep a pod on its node.
+// other namespaces are ignored, because any user could set them to keep a pod on its node.
 func (d *drainer) ours(p *corev1.Pod) bool {
 	_, ofPlan := p.Labels[labelController]
 	return p.Namespace == v1.PlansNamespace && ofPlan || p.Namespace == d.home && p.Labels[labelName] == protocol.AgentName

@@ -175,7 +175,7 @@ func (d *drainer) see(event watch.EventType, p *corev1.Pod) {
 	}
 }
 
-// relist lists the pods on the node, and forgets pods that are gone.
+// relist lists the pods on the node, and drops pods that no longer exist.
 func (d *drainer) relist(ctx context.Context) error {
 	pods, err := d.list(ctx, "")
 	if err != nil {

@@ -46,9 +46,8 @@ const (
 
 func labels() map[string]string { return map[string]string{v1.LabelManagedBy: v1.ManagedBy} }
 
-// install applies the CustomResourceDefinition of Plans and the namespace for Plans, and checks that the agent can
-// read Plans. The account for the pods of plans is created only before the first Job, because most members have no
-// Plans.
+// install applies the CustomResourceDefinition of Plans and the namespace for Plans, and checks that the agent can read
+// Plans. The account for the pods of plans is not created until the first Job, because most members have no Plans.
 func (l *leadership) install(ctx context.Context) error {
 	if err := l.checkRemoval(ctx); err != nil {
 		return err
@@ -182,7 +181,7 @@ func account() []objectAt {
 // retireTimeout is the timeout for releasing the nodes.
 const retireTimeout = 20 * time.Second
 
-// retirement is a request to leave the member.
+// retirement is a request to remove everything from the member.
 type retirement struct{ result chan leaveResult }
 
 type leaveResult struct {
@@ -190,7 +189,7 @@ type leaveResult struct {
 	err       error
 }
 
-// retire asks the leadership's goroutine to leave the member, and returns the result.
+// retire asks the leadership's goroutine to remove everything from the member, and returns the result.
 func (l *leadership) retire(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, retireTimeout)
 	defer cancel()
@@ -251,10 +250,9 @@ func (l *leadership) uninstall(ctx context.Context) []string {
 	return remaining
 }
 
-// onPlansError is called with each error from reading Plans. If the API server does not know the kind, there are two
-// possible reasons. Either a user has removed the kind, and the Plans in the store may be gone, or the API server
-// has just started and will serve the kind soon. Because of the second possibility, the nodes of these Plans are not
-// released yet.
+// onPlansError is called with each error from reading Plans. If the API server does not serve the kind, either a user
+// has removed the kind, and the Plans in the store may be gone, or the API server has just started and will serve the
+// kind soon. The nodes of these Plans are therefore not released yet.
 func (l *leadership) onPlansError(err error) {
 	if apierrors.IsNotFound(err) {
 		l.kindMissing.Store(true)
@@ -263,7 +261,7 @@ func (l *leadership) onPlansError(err error) {
 }
 
 // needsInstall reports whether the kind or the namespace for plans has been removed. It returns false while the
-// namespace is being deleted, because nothing can be created in it.
+// namespace is being deleted, because objects cannot be created in it.
 func (l *leadership) needsInstall() bool {
 	spaces := l.space.Values()
 	if l.leaving || len(spaces) > 0 && spaces[0].leaving {

@@ -124,7 +124,7 @@ func newJob(w work) *batchv1.Job {
 		},
 		Spec: batchv1.JobSpec{
 			Completions: &one, Parallelism: &one, BackoffLimit: &none,
-			// A disruption is not a failure of the image. The Job therefore creates another pod.
+			// A disruption is not a failure of the image, so the Job creates another pod.
 			PodFailurePolicy: &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
 				Action: batchv1.PodFailurePolicyActionIgnore,
 				OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{
@@ -169,8 +169,8 @@ func podSpec(w work) corev1.PodSpec {
 }
 
 // affinity binds the pod to the node, and keeps it away from other pods of the plan or of exclusive plans. Images and
-// dashboards read the hostname label, but the pod is bound by the node's name. Otherwise a kubelet could give its own
-// Node another node's label, and would get the other node's pods along with their Secrets.
+// dashboards read the hostname label, but the pod is bound by the node's name. Otherwise, a kubelet could set another
+// node's label on its own Node, and would get the other node's pods along with their Secrets.
 func affinity(w work) *corev1.Affinity {
 	apart := metav1.LabelSelectorRequirement{Key: labelPlan, Operator: metav1.LabelSelectorOpIn,
 		Values: []string{w.plan.Name}}

@@ -73,7 +73,7 @@ type stores struct {
 	nodes   *watch.Store[*corev1.Node, knownNode]
 	jobs    *watch.Store[*batchv1.Job, knownJob]
 	secrets *watch.Store[*corev1.Secret, knownSecret]
-	// kindMissing is set when the API server does not know the Plan kind. The kind must then be installed again.
+	// kindMissing is set if the API server does not serve the Plan kind. The kind must then be installed again.
 	kindMissing *atomic.Bool
 }
 
@@ -160,10 +160,10 @@ func (l *leadership) persist(ctx context.Context, what string, do func(context.C
 	}
 }
 
-// pauseAfter waits after an error. It returns false if ctx ends first. If a request to leave arrives during the wait,
-// pauseAfter answers it. Usually, the answer is the error, because the error may be temporary. However, pauseAfter
-// answers that nothing remains if the agent is being removed, or if the API server forbids the requests that plans
-// need, for example because the agent's rights come from an older manifest.
+// pauseAfter waits after an error. It returns false if ctx ends first. If a retirement arrives during the wait,
+// pauseAfter responds to it, usually with the error, because the error may be temporary. It responds that no objects
+// remain if the agent is being removed, or if the API server forbids the requests that plans need, for example because
+// the agent's rights come from an older manifest.
 func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -202,7 +202,7 @@ func hasClaim(annotations map[string]string) bool {
 	return false
 }
 
-// follow starts to keep a store up to date.
+// follow starts keeping a store up to date.
 func (l *leadership) follow(ctx context.Context, s interface {
 	Follow(context.Context, watch.Collection)
 }, c watch.Collection) {

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// statusInterval is the minimum interval between writes of a Plan's status if only counts change. On average, all
-	// writes of the status are at least this far apart.
+	// statusInterval is the minimum interval between writes of a Plan's status if only counts change. It is also the
+	// minimum average interval between all writes.
 	statusInterval = time.Second
-	// statusBurst is the number of writes that may follow one another without delay when conditions change. As a
-	// result, the completion of a Plan is reported immediately.
+	// statusBurst is the number of consecutive writes without delay when conditions change, so that the completion of a
+	// Plan is reported immediately.
 	statusBurst = 3
 	// retryAfter is the wait after a temporary failure, and retryLate is the longest wait after several failures.
 	retryAfter = time.Second

@@ -61,7 +61,7 @@ func (l *logs) of(ctx context.Context, running *sync.WaitGroup, uid, job string)
 	return "", false
 }
 
-// keep forgets the logs of all Jobs that are not in jobs.
+// keep drops the logs of all Jobs that are not in jobs.
 func (l *logs) keep(jobs []knownJob) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -109,8 +109,8 @@ func readJob(o *batchv1.Job) (knownJob, bool) {
 		switch c.Type {
 		case batchv1.JobComplete:
 			j.State, j.Finished = rollout.Succeeded, c.LastTransitionTime.Time
-		// JobFailureTarget counts as a failure. JobFailed follows only after the pods have terminated, and a pod whose
-		// kubelet is gone never terminates.
+		// JobFailureTarget is treated as a failure, because JobFailed follows only after the pods have terminated, and a pod
+		// whose kubelet is gone never terminates.
 		case batchv1.JobFailed, batchv1.JobFailureTarget:
 			j.State, j.Finished = rollout.Failed, c.LastTransitionTime.Time
 			j.Reason, j.Message = jobFailure(j.Kind, c)
@@ -128,8 +128,8 @@ func jobFailure(kind rollout.JobKind, c batchv1.JobCondition) (reason, message s
 	return "", fmt.Sprintf("the container %s failed: %s", kind, protocol.Cut(c.Message, 160))
 }
 
-// readPlan removes the fields that are not used. It keeps almost nothing of Plans in other namespaces, because users
-// can make these Plans as large as the API server allows.
+// readPlan removes the fields that are not used. Of Plans in other namespaces, it keeps hardly any fields, because
+// users can make these Plans as large as the API server allows.
 func readPlan(o *v1.Plan) (*v1.Plan, bool) {
 	o.ManagedFields = nil
 	if o.Namespace == v1.PlansNamespace {
@@ -161,7 +161,7 @@ func readSecret(o *corev1.Secret) (knownSecret, bool) {
 
 type knownSecret struct{ name, digest string }
 
-// adminHold is the hold and the maintenance window that the member's administrator has set for all plans.
+// adminHold is the hold and the window that the member's administrator has set for all plans.
 type adminHold struct {
 	hold   string
 	window *rollout.Window
@@ -169,8 +169,8 @@ type adminHold struct {
 	leaving bool
 }
 
-// readVeto reads the administrator's settings from the namespace for plans. An invalid maintenance window holds all
-// plans, because the administrator intended to restrict them.
+// readVeto reads the administrator's settings from the namespace for plans. An invalid window holds all plans, because
+// the administrator intended to restrict them.
 func readVeto(o *corev1.Namespace) (adminHold, bool) {
 	if o.DeletionTimestamp != nil {
 		return adminHold{leaving: true,
@@ -188,8 +188,8 @@ func readVeto(o *corev1.Namespace) (adminHold, bool) {
 	return adminHold{window: window}, true
 }
 
-// holds returns the reason why the member does not currently take part in any plan, and when to check again. The reason
-// is "" if the member takes part.
+// holds returns the reason why the member currently does not run plans, or "" if it does, and the time of the next
+// check.
 func (v adminHold) holds(now time.Time) (string, time.Time) {
 	if v.hold != "" {
 		return v.hold, time.Time{}
@@ -211,7 +211,7 @@ type resolved struct {
 	problem *problem
 }
 
-// problem is the reason why a Plan cannot run. If stalled is true, a user must resolve the problem.
+// problem is the reason why a Plan cannot run. stalled is true if manual action is required.
 type problem struct {
 	reason, message string
 	stalled         bool

@@ -19,7 +19,7 @@ const keyHold = ""
 // publisher publishes the status of the hub's Plans to the hub.
 type publisher struct{ *stream.Topic }
 
-// hold publishes the reason why the member does not take part in any plan, or "" if it takes part.
+// hold publishes the reason why the member does not run plans, or "" if it does.
 func (p publisher) hold(reason string) {
 	p.Put(keyHold, &protocol.Line{Plan: &protocol.PlanEvent{Hold: &protocol.PlanHold{Reason: reason}}})
 }

@@ -29,11 +29,11 @@ type Options struct {
 	Namespace string
 	// Registry returns the registry for images that do not specify one. If it is nil, there is no such registry.
 	Registry func() string
-	// Ask returns the version that a channel points to. Its errors are shown on the Plan. The default is the Latest
-	// method of a release.Client that also connects to private addresses. That is acceptable because users who can
-	// create Plans in a member can reach the member's network anyway.
+	// Ask returns the current version of a channel. Its errors are shown on the Plan. The default is the Latest method of
+	// a release.Client that also connects to private addresses. This is safe because users who can create Plans in a
+	// member can reach the member's network anyway.
 	Ask func(ctx context.Context, url string) (string, error)
-	// Await blocks until a leader may start. It returns false if ctx ends first. If it is nil, a leader may start
+	// Await blocks until a leader may start, and returns false if ctx ends first. If it is nil, a leader may start
 	// immediately.
 	Await func(ctx context.Context) bool
 	// Now returns the current time. It defaults to time.Now.

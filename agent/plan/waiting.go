@@ -71,7 +71,7 @@ func readEvent(o *corev1.Event) (knownEvent, bool) {
 	return e, o.Type == corev1.EventTypeWarning && (kind == "Pod" || kind == "Job")
 }
 
-// notStarted and notMade are prefixes of the reason why a Job is waiting.
+// notStarted and notMade are prefixes of the reasons why Jobs are waiting.
 const notStarted, notMade = "its pod has not started: ", "its pod was not created: "
 
 // waits records why the pods of Jobs have not started.
@@ -81,7 +81,7 @@ type waits struct {
 	why    map[string]string // reasons, by the UID of the Job
 }
 
-// explain records why the pods of Jobs have not started. If a pod is gone, the last reason is kept. When a Job
+// explain records why the pods of Jobs have not started. If a pod is gone, the last reason is kept, because when a Job
 // exceeds its deadline, Kubernetes deletes the Job's pod before it marks the Job as failed.
 func (w *waits) explain(jobs []knownJob) {
 	pods := map[string]knownPod{}

@@ -20,7 +20,7 @@ type amounts struct {
 	extended         map[corev1.ResourceName]int64
 }
 
-// amountsOf reads a resource list and limits each amount to the parameter most. It leaves out amounts of zero.
+// amountsOf reads a resource list and limits each amount to the parameter most. It omits amounts of zero.
 func amountsOf(list corev1.ResourceList, most int64) amounts {
 	var a amounts
 	for name, q := range list {
@@ -49,8 +49,8 @@ func (a *amounts) extend(name corev1.ResourceName, v int64) {
 	a.extended[name] += v
 }
 
-// Limits on each amount for one node and one pod. Sums are maintained by adding and subtracting, so the sums themselves
-// cannot be limited. With up to 8,192 nodes and 524,288 pods of these sizes, the sums do not overflow.
+// Limits on each amount for one node and one pod. They prevent overflows of the sums for up to 8,192 nodes and 524,288
+// pods. The sums themselves cannot be limited, because they are maintained by adding and subtracting.
 const (
 	maxOfNode = 1 << 50
 	maxOfPod  = 1 << 44
@@ -94,15 +94,15 @@ const (
 	gibiFrom = 10 * gibi
 )
 
-// CPU amounts of at least coarseCPUFrom are rounded down to multiples of coarseCPU. Otherwise, the last digits would
-// change whenever a pod is added or removed.
+// CPU amounts of at least coarseCPUFrom are rounded down to multiples of coarseCPU, so that they do not change whenever
+// a pod is added or removed.
 const (
 	coarseCPUFrom = 10_000 // in milli-CPUs
 	coarseCPU     = 100    // in milli-CPUs
 )
 
-// strings returns the amounts as quantities, rounded down so that small changes are not visible. It leaves out amounts
-// of zero.
+// strings returns the amounts as quantities, rounded down so that small changes are not visible. It omits amounts of
+// zero.
 func (a *amounts) strings() map[string]string {
 	out := make(map[string]string, 4+len(a.extended))
 	if a.milliCPU > 0 {

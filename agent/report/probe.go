@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// versionInterval is how often the version is read. An upgrade is usually noticed earlier, because the API server
+// versionInterval is how often the version is read. An upgrade is usually detected earlier, because the API server
 // becomes unavailable and then available again.
 const versionInterval = time.Minute
 
@@ -143,7 +143,7 @@ func (v *healthState) observe(problem string, now time.Time) (again time.Duratio
 func interpret(ctx context.Context, code int, body []byte, err error) string {
 	switch {
 	case code == http.StatusOK, code == http.StatusForbidden:
-		// A 403 response means that the API server is serving, but does not permit the agent to see more.
+		// A 403 response means that the API server is serving, but does not allow the agent to read the checks.
 		return ""
 	case code == http.StatusUnauthorized:
 		return "the API server does not accept the agent's credentials"

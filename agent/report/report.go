@@ -240,9 +240,9 @@ func (r *Reporter) learn(k *resourceState, err error) (first bool) {
 	return first
 }
 
-// readiness reports whether enough is known for a first report, and whether pods are known. Data that cannot be read
-// counts as known. If the API server is unhealthy, readiness does not require that the leader is known, because the
-// election may take a long time.
+// readiness reports whether enough is known for a first report, and whether pods are known. Data that cannot be read is
+// treated as known. If the API server is unhealthy, the leader does not have to be known, because the election may take
+// a long time.
 func (r *Reporter) readiness() (enough, pods bool) {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
@@ -286,8 +286,7 @@ func (r *Reporter) build(requested map[string]string) protocol.Report {
 	if f.version != "" {
 		report.Distribution = versionDistribution(f.version)
 		if f.nodes.synced || f.nodes.failed {
-			// Some distributions are visible only on nodes, so the distribution is unknown until nodes have been
-			// read.
+			// Some distributions can be detected only from nodes, so the distribution is unknown until nodes have been read.
 			report.Distribution = cmp.Or(report.Distribution, distribution, distributionPlain)
 		}
 	}

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stream sends the hub lines of JSON that contain the latest state of everything that the agent reports.
+// Package stream sends the latest state of everything that the agent reports to the hub, as lines of JSON.
 package stream
 
 import (

@@ -67,7 +67,7 @@ func (t *Topic) Keys() []string {
 	return keys
 }
 
-// Delete removes the line of a key, and tells readers that the line is gone.
+// Delete removes the line of a key, and notifies readers of the removal.
 func (t *Topic) Delete(key string) {
 	t.stream.mu.Lock()
 	defer t.stream.mu.Unlock()
@@ -77,7 +77,7 @@ func (t *Topic) Delete(key string) {
 	}
 }
 
-// Sync marks the topic as complete. The topic must have a line for everything that exists at this time.
+// Sync marks the topic as complete. The topic must already have a line for each existing object.
 func (t *Topic) Sync() {
 	t.stream.mu.Lock()
 	defer t.stream.mu.Unlock()
@@ -87,8 +87,8 @@ func (t *Topic) Sync() {
 	}
 }
 
-// Reset removes all lines because another replica is now the leader. Readers are told that they will get no more
-// changes. The lines that they have received remain valid.
+// Reset removes all lines because another replica is now the leader. Readers receive a line that announces that no more
+// changes follow. The lines that they have received remain valid.
 func (t *Topic) Reset() {
 	t.stream.mu.Lock()
 	defer t.stream.mu.Unlock()
@@ -98,7 +98,7 @@ func (t *Topic) Reset() {
 	t.stream.wakeLocked()
 }
 
-// Read returns a channel that is closed when a reader has received all lines.
+// Read returns a channel that is closed when at least one reader has received all lines.
 func (t *Topic) Read() <-chan struct{} { return t.read }
 
 func (t *Topic) setRead() { t.once.Do(func() { close(t.read) }) }

@@ -69,8 +69,8 @@ type follower[O Object, T any] struct {
 }
 
 // list reads a page and keeps only the stored fields of each object, so the whole list is never in memory. It requests
-// the newest version instead of version 0, because API servers return version 0 from their cache. The cache may lack
-// the agent's last writes, and responses from the cache ignore the page size.
+// the newest version instead of version 0, which API servers return from their cache. The cache may lack the agent's
+// last writes, and responses from it ignore the page size.
 func (f follower[O, T]) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	if options.ResourceVersion == "0" {
 		options.ResourceVersion = ""

@@ -262,11 +262,11 @@ func (s *Store[O, T]) Delete(obj any) error {
 	return nil
 }
 
-// Replace stores all objects of a list. It keeps objects that were written after the list was read. A list is
-// normally never older than an earlier event. If the list's version is lower, the API server was restored from a
-// backup, and only the list counts. Otherwise a restored role with more rights would be mistaken for the role that
-// the agent applied. A restore may also increase resource versions. In that case, a restored object is recognized
-// because its own version is lower than before.
+// Replace stores all objects of a list. It keeps objects that were written after the list was read. Normally, a list is
+// never older than an earlier event. If the list's version is lower, the API server was restored from a backup, and
+// only the list is valid. Otherwise, a restored role with more rights would be mistaken for the role that the agent
+// applied. If the restore has increased resource versions, a restored object is recognized by its own version, which is
+// lower than before.
 func (s *Store[O, T]) Replace(objs []any, version string) error {
 	listed := make(map[Name]*entry[T], len(objs))
 	for _, obj := range objs {

@@ -96,7 +96,7 @@ func (r *Runner) start(ctx context.Context, instruction protocol.HostInstruction
 	}
 }
 
-// settle removes an instruction's command and variables once the instruction is no longer running.
+// settle removes an instruction's command and variables if the instruction is not running.
 func (r *Runner) settle(instruction protocol.HostInstruction) {
 	if err := r.journal.settle(instruction.ID); err != nil {
 		r.options.Log.Error(err, "the command of an instruction that has ended is still in the journal", "instruction",
@@ -136,8 +136,8 @@ func (r *Runner) keep(ctx context.Context, o *order, running *sync.WaitGroup) {
 	}
 }
 
-// repeat runs a periodic instruction repeatedly. The last run is not remembered, so after a restart of the agent, the
-// instruction runs immediately.
+// repeat runs a periodic instruction repeatedly. The time of the last run is not stored, so the instruction runs
+// immediately after the agent has been restarted.
 func (r *Runner) repeat(ctx context.Context, o *order, instruction protocol.HostInstruction) {
 	for {
 		result := execute(ctx, instruction)

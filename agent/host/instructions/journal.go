@@ -31,8 +31,8 @@ const (
 	fileReserved    = "result.reserved"  // reserves disk space for the result, and becomes the result
 )
 
-// maxEntries is the maximum number of instructions that the journal remembers. A host that has run this many
-// instructions accepts no more until it has been cleaned.
+// maxEntries is the maximum number of instructions in the journal. A host that has run this many instructions accepts
+// no more until it has been cleaned.
 const maxEntries = 10000
 
 // Result is the result of an instruction that has ended.
@@ -130,9 +130,9 @@ func (j journal) stopStarts(next []protocol.HostInstruction) error {
 	return errors.Join(errs...)
 }
 
-// prepare writes the files that a supervisor needs for an instruction. It writes nothing if a supervisor has already
-// started, because that supervisor writes its result to the space that is reserved here. The supervisor may have
-// been started by an agent that was killed.
+// prepare writes the files that a supervisor needs for an instruction. It does nothing if a supervisor has already been
+// started, possibly by an agent that was killed, because that supervisor writes its result to the space that is
+// reserved here.
 func (j journal) prepare(instruction protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -313,7 +313,7 @@ func makeFolder(path string) error {
 	return syncFolder(filepath.Dir(path))
 }
 
-// WriteDurably writes a file that only its owner can read. If the machine stops at any point, the file has either
+// WriteDurably writes a file that only its owner can read. If the machine stops at any point, the file contains either
 // the old or the new content.
 func WriteDurably(path string, content []byte) error {
 	return replaceFile(path, content, func(file *os.File) error { return file.Chmod(0o600) })

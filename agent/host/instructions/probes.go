@@ -24,7 +24,7 @@ import (
 const maxProbeBody = 64 << 10
 
 // watchProbe runs a probe repeatedly until ctx ends, and calls the function changed when the probe starts to succeed or
-// fail. Initially, the probe counts as failing.
+// fail. Initially, the probe is failing.
 func watchProbe(ctx context.Context, root string, probe protocol.HostProbe, changed func(successful bool)) {
 	threshold, failures, successful := cmp.Or(probe.FailureThreshold, protocol.DefaultProbeFailures), 0, false
 	for {
@@ -80,9 +80,9 @@ func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error 
 	return nil
 }
 
-// dialLoopback dials an address. On a machine that has only IPv6 or only IPv4, services listen only on that family's
-// loopback address. If nothing is listening on the loopback address that a probe specifies, dialLoopback tries the
-// other family's loopback address.
+// dialLoopback dials an address. If the connection to a loopback address is refused, it tries the loopback address of
+// the other IP family, because services on a machine that has only IPv6 or only IPv4 listen only on that family's
+// address.
 func dialLoopback(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := &net.Dialer{}
 	conn, err := dialer.DialContext(ctx, network, address)

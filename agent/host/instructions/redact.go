@@ -30,9 +30,9 @@ const (
 	reportedBytes = 2 << 10
 )
 
-// secretsOf returns the strings that must not appear in reports about instructions: the values of variables, named
-// secrets in commands, words in files that not all users can read, and proxy passwords, both plain and encoded.
-// Longer strings come first, so that a secret is replaced before another secret that is part of it.
+// secretsOf returns the strings that must not appear in reports about instructions, both plain and encoded: the values
+// of variables, named secrets in commands, words in files that not all users can read, and proxy passwords. Longer
+// strings come first, so that a secret is replaced before another secret that is part of it.
 func secretsOf(all *protocol.HostInstructions) []string {
 	var secrets []string
 	for _, variable := range inherited() {
@@ -138,8 +138,8 @@ func random(word string) bool {
 	return len(word) >= longestName && strings.ContainsFunc(word, unicode.IsDigit) && strings.ContainsFunc(word, unicode.IsLetter) && !strings.ContainsAny(word, "/$")
 }
 
-// plain removes terminal control sequences from text, so that a secret is recognized even if such sequences occur
-// within the secret.
+// plain removes terminal control sequences from text, so that a secret is recognized even if it contains such
+// sequences.
 func plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Cf, r) {

@@ -10,7 +10,7 @@
 // Each instruction has its own supervisor, which is a separate process. The supervisor creates the file "begun"
 // exclusively before the command starts, and "result.json" after the command has exited. The agent only reads these
 // files. The file system thus ensures that a command starts only once. If the agent is killed, the next agent can read
-// what happened in the meantime.
+// the outcome.
 package instructions
 
 import (
@@ -83,11 +83,11 @@ type Runner struct {
 	periodic map[string]string // why periodic instructions fail, by ID
 }
 
-// order is the form in which instructions are stored. Agents of other versions must be able to read it.
+// order is the format in which instructions are stored. Agents of other versions must be able to read it.
 type order struct {
 	// Version is the hub's version of the instructions.
 	Version string `json:"version"`
-	// Taken is true if the instructions were removed, so that only cleaning remains to be done.
+	// Taken is true if the instructions were removed and only cleaning remains.
 	Taken bool `json:"taken,omitempty"`
 	// Cleaned is true if everything except the journal and this file has been cleaned.
 	Cleaned bool `json:"cleaned,omitempty"`
@@ -346,8 +346,8 @@ func (r *Runner) waits() bool {
 	return err == nil && state == unknown
 }
 
-// clean runs the Clean instructions, and then forgets all instructions and the journal. It returns false if it must
-// be called again.
+// clean runs the Clean instructions, and then removes all instructions and the journal. It returns false if it must be
+// called again.
 func (r *Runner) clean(ctx context.Context, o *order) bool {
 	r.update(o, func(p *protocol.HostProgress) { p.Phase, p.Message, p.Done = protocol.HostCleaning, "", 0 })
 	if !o.Cleaned && !r.all(ctx, o, o.Clean) {

@@ -37,9 +37,8 @@ const (
 )
 
 // Supervise runs the instruction in a directory of the journal and writes its result. It does nothing if the
-// instruction has already started. Supervise is called in a separate process that outlives the agent. If the
-// instruction itself restarts or upgrades the agent, the new agent therefore finds the instruction running or finds
-// its result.
+// instruction has already started. Supervise is called in a separate process that outlives the agent, so that the new
+// agent finds the running instruction, or its result, if the instruction itself restarts or upgrades the agent.
 func Supervise(ctx context.Context, entry string) error {
 	held, err := lock(filepath.Join(entry, fileLock))
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -160,8 +159,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns the complete lines that have been kept. A partial line is left out, because it might contain part of a
-// secret that would not be recognized.
+// String returns the complete lines that have been kept. A partial line is omitted, because it might contain part of a
+// secret, which would not be recognized.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -130,7 +130,7 @@ func Put(ctx context.Context, o Object, c Credentials, file string, patience tim
 	}
 }
 
-// passes reports whether an error is temporary because the store is unavailable or overloaded.
+// passes reports whether an error is temporary, because the store is unavailable or overloaded.
 func passes(err error) bool {
 	if certificate := (*tls.CertificateVerificationError)(nil); errors.As(err, &certificate) {
 		return false
@@ -161,7 +161,7 @@ func Get(ctx context.Context, o Object, c Credentials, file string) (err error) 
 	return os.Rename(part, file)
 }
 
-// receive writes an object to a file, and verifies that it is unchanged. It fails if the store sends nothing for the
+// receive writes an object to a file, and verifies that it is unchanged. It fails if the store sends no data for the
 // duration of stall.
 func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, stall time.Duration) error {
 	ctx, cancel := context.WithCancelCause(ctx)
