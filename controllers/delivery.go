@@ -20,8 +20,8 @@ import (
 	"github.com/drover-dev/drover/internal/kinds"
 )
 
-// leaving returns a function that reports whether a Cluster is being deleted or is gone. The function reads from the
-// same cache as the controllers, so it sees the same state.
+// leaving returns a function that reports whether a Cluster is being deleted or no longer exists. The function reads
+// from the same cache as the controllers, so it sees the same state.
 func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool {
 	return func(ctx context.Context, name types.NamespacedName) bool {
 		cluster := &v1.Cluster{}
@@ -47,8 +47,8 @@ type counter struct {
 	hub client.Reader
 }
 
-// recount is the interval at which the hub's objects are listed again. A new list no longer contains objects that were
-// deleted before they were reconciled.
+// recount is the interval at which the hub's objects are listed again, because objects may be deleted before they are
+// reconciled.
 const recount = 5 * time.Second
 
 // Start sends sets until ctx is canceled.
@@ -77,7 +77,7 @@ func (c counter) Start(ctx context.Context) error {
 	return c.Store.Start(ctx)
 }
 
-// awaits tells the observer which owners the store is waiting for.
+// awaits reports to the observer which owners the store is waiting for.
 func (c counter) awaits() {
 	if c.Observer.Awaited != nil {
 		c.Observer.Awaited(c.Awaited())

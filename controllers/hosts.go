@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
-// hosts lists the controllers for Hosts. They let machines join, send the instructions in Secrets to machines, and
-// close the tunnels of revoked agents.
+// hosts lists the controllers for Hosts. They let machines join, send instructions from Secrets to machines, and close
+// the tunnels of revoked agents.
 func hosts(s shared) []wiring.Controller {
 	revoker := &host.Revoker{Client: s.client, Live: s.live, Tunnels: s.Members.Tunnels}
 	reconciler := &host.Reconciler{

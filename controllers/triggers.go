@@ -54,10 +54,9 @@ func ownersOf(deliveries *delivery.Store, kinds ...string) func(func(types.Names
 	}
 }
 
-// returnTime returns how long an agent that was disconnected from the hub may need to reconnect after the manager
-// started. It is the sum of an agent's longest wait and the time that the hub needs to admit all agents. During this
-// time, a wave does not continue without a missing agent. A Plan does not start during this time if a missing agent may
-// have newer information about it.
+// returnTime returns how long an agent may take to reconnect after the manager started. It is the sum of an agent's
+// longest wait and the time that the hub needs to admit all agents. During this time, a wave does not continue without
+// a missing agent, and a Plan does not start if a missing agent may have newer information about it.
 func returnTime(clusters int) time.Duration {
 	return protocol.LongestReturn + members.AdmissionTime(clusters)
 }
@@ -84,7 +83,7 @@ func firstConnected(states *members.States, notices *members.Notices) func() tim
 }
 
 // settled returns a function that reports whether agents have had enough time to reconnect. The function from returns
-// the time when agents could start to reconnect, or the zero time if they cannot reconnect yet. In the latter case, the
+// the time when agents could start to reconnect, or the zero time if they cannot reconnect yet. Until then, the
 // returned function returns false.
 func (s shared) settled(from func() time.Time) func() bool {
 	var returned atomic.Bool // once true, this stays true

@@ -33,7 +33,7 @@ import (
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
-// workspaces holds the controllers that deliver objects to members. These controllers pass sets to the delivery store.
+// workspaces holds the controllers that deliver objects to members through the delivery store.
 type workspaces struct {
 	shared
 	deliveries *delivery.Store
@@ -85,8 +85,8 @@ func (w *workspaces) runnables() []manager.Runnable {
 	}
 }
 
-// controllers lists the controllers. Changes to many members are collected for a short time. An object is then
-// reconciled once for many results, and many objects are sent before the first status is written.
+// controllers lists the controllers. Changes to members are collected for a short time, so that an object is reconciled
+// once for many results, and many objects are sent before the first status is written.
 //
 // Each controller's kind is watched without a predicate. If a status was computed from an outdated cache, the event for
 // the status write therefore triggers a correction.
@@ -199,9 +199,8 @@ func (w *workspaces) plans() wiring.Controller {
 	}
 }
 
-// labelledSecrets returns a cache of the Secrets with a given label. The cache does not contain the Secrets' content. A
-// separate cache is needed because a cache accepts only one selector. The manager's own cache selects the Secrets that
-// Drover created.
+// labelledSecrets returns a cache of the Secrets with a given label, without their content. A separate cache is needed
+// because a cache accepts only one selector, and the manager's own cache selects the Secrets that Drover created.
 func labelledSecrets(
 	mgr ctrl.Manager, label string, operator selection.Operator, values ...string,
 ) (cache.Cache, error) {

@@ -70,7 +70,7 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	}
 }
 
-// take carries out a step with a single write.
+// take performs a step with a single write.
 func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input, decision trust.Decision) error {
 	next, err := trust.Apply(in.State, decision.Step, in.Now)
 	if err != nil {
@@ -93,7 +93,7 @@ func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input
 	return nil
 }
 
-// errEmptied is returned if the Secret no longer contains the authority.
+// errEmptied is returned if the authority has been removed from the Secret.
 var errEmptied = errors.New("it no longer contains the authority; delete it, and the manager writes the authority that it still holds again")
 
 // recordWait emits an event that explains why a step that is due has to wait. It emits each message only once.

@@ -26,8 +26,8 @@ type Loader struct {
 	// Live reads from the API server.
 	Live  client.Reader
 	Trust *trust.Holder
-	// Authority is the Secret with the hub's CA. Given is the Secret with the operator's own certificate. Given has an
-	// empty name if there is no such Secret.
+	// Authority is the Secret with the hub's CA. Given is the Secret with the operator's own certificate. The name of
+	// Given is empty if there is no such Secret.
 	Authority types.NamespacedName
 	Given     types.NamespacedName
 	Now       func() time.Time
@@ -56,7 +56,8 @@ func (l *Loader) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	return ctrl.Result{}, l.Trust.LoadAuthority(secret)
 }
 
-// loadGiven loads the operator's own certificate. It keeps the previous certificate if the Secret is gone or invalid.
+// loadGiven loads the operator's own certificate. It keeps the previous certificate if the Secret is missing or
+// invalid.
 func (l *Loader) loadGiven(secret *corev1.Secret, exists bool) error {
 	if !exists {
 		l.Trust.GivenAbsent()
@@ -92,9 +93,9 @@ func (l *Loader) update(ctx context.Context, secret *corev1.Secret) error {
 	return nil
 }
 
-// make creates the missing Secret with the hub's authority. If the Secret was deleted, make stores the authority that
-// is in memory, because agents would not trust any other authority. Otherwise make creates a new authority. If several
-// replicas call make at the same time, only one of them succeeds.
+// make creates the missing Secret with the hub's authority. If the Secret was deleted, make stores the authority in
+// memory again, because agents would not trust any other. Otherwise, make creates a new authority. If several replicas
+// call make at the same time, only one of them succeeds.
 func (l *Loader) make(ctx context.Context) error {
 	state, held := l.Trust.Authority()
 	if !held {

@@ -20,12 +20,12 @@ import (
 )
 
 // Publisher writes a ConfigMap that contains the hub's addresses and the certificates that the hub's clients must
-// trust. Because of this ConfigMap, Prometheus, the provisioner and other clients do not need access to the Secret with
-// the authority's keys.
+// trust. Prometheus, the provisioner and other clients read it, so they do not need access to the Secret with the
+// authority's keys.
 type Publisher struct {
 	Client client.Client
-	// ConfigMap is the ConfigMap to write. It contains the certificates under the key ca.crt. It contains the addresses
-	// under the key servers, one address per line.
+	// ConfigMap is the ConfigMap to write. It contains the certificates under the key ca.crt and the addresses, one per
+	// line, under the key servers.
 	ConfigMap types.NamespacedName
 	// Settings returns the settings that agents should have.
 	Settings func() protocol.Settings

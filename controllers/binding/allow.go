@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/owned"
 )
 
-// The manager has all rights that it grants here, so it does not need the escalate and bind verbs.
+// The manager itself has all rights that it grants here, so it does not need the escalate and bind verbs.
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;patch;delete
 
 // allow lets a principal view the Clusters that the binding applies to. It creates a Role and a RoleBinding that are
@@ -55,14 +55,14 @@ func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.Names
 	})
 }
 
-// unauthenticated reports whether a name on the hub stands for requests without an identity. The hub does not forward
-// such requests to members.
+// unauthenticated reports whether a name on the hub represents unauthenticated requests. The hub does not forward such
+// requests to members.
 func unauthenticated(principal string) bool {
 	return principal == "system:anonymous" || principal == "system:unauthenticated"
 }
 
-// keep creates an object on the hub or updates it with the function change. It does not adopt an object that another
-// user created, because that user may have granted it to anyone before it contained any rights.
+// keep creates an object on the hub, or updates it with the function change. It does not adopt an object that another
+// user created, because that user may already have granted it to other users.
 func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, change func()) error {
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
 	created := apierrors.IsNotFound(err)

@@ -94,8 +94,8 @@ type decision struct {
 	// problem explains why the binding has no set or applies to no members. It is nil if there is no problem.
 	problem *index.Problem
 	expires time.Duration // time until the binding expires, or 0 if it never expires
-	// expired is the message for an expired binding. former lists the members that the expired binding had been
-	// delivered to. Both are empty if the binding has not expired.
+	// expired is the message for an expired binding. former lists the members to which the binding was delivered before.
+	// Both are empty if the binding has not expired.
 	expired string
 	former  []types.NamespacedName
 }
@@ -113,8 +113,8 @@ func (d decision) sets() map[types.NamespacedName]*set.Set {
 }
 
 // decide reads all objects that the binding depends on and makes a decision. It returns an error only if an object
-// cannot be read. A mistake in the binding becomes the decision's problem, and the binding's objects are then removed
-// from members.
+// cannot be read. A mistake in the binding is reported as the decision's problem, and the binding's objects are then
+// removed from members.
 func (r *Reconciler[T, B]) decide(ctx context.Context, b B) (decision, error) {
 	now := r.Now()
 	if index.Expired(b.Expires(), now) {

@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// restoredFor is how long the status shows that a member was restored. A member's audit log typically reaches back
-// about as far, so it still contains the lost changes during that time.
+// restoredFor is how long the status shows that a member was restored. It is about the time that a member's audit log
+// covers, so users can look up the lost changes there.
 const restoredFor = 24 * time.Hour
 
 // clonesMessage explains that two clusters share an identity, and how to resolve this.
@@ -71,8 +71,8 @@ func (in *input) continuousUntil() time.Time {
 	return time.Time{}
 }
 
-// writeContinuous reports that the member was restored to an earlier state, and explains the consequences. An agent
-// that has restarted since the restore no longer knows about it.
+// writeContinuous reports that the member was restored to an earlier state, and explains the consequences. The status
+// is used as well, because an agent that was restarted after the restore no longer reports it.
 func writeContinuous(in *input, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	was, at := meta.FindStatusCondition(*conditions, v1.ConditionContinuous), in.restored()

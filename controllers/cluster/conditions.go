@@ -21,8 +21,8 @@ import (
 const maxCause = 1024
 
 // lastChecked tells users how to find out when a condition was last checked. The condition itself does not contain this
-// time, because updating the time would require writes even for idle members. Users can look at the leader's Lease
-// instead, because the leader renews the Lease anyway.
+// time, because that would require writes even for idle members. Instead, users can look at the leader's Lease, which
+// the leader renews in any case.
 const lastChecked = "The leading manager of the hub watches it. Its Lease shows when it last did: kubectl -n drover-system get lease drover-manager -o yaml"
 
 // conditionValue is the status, reason and message of a condition.
@@ -30,19 +30,19 @@ type conditionValue struct {
 	ok      bool
 	reason  string
 	message string
-	// stalled is true if nothing will change until a user or an administrator acts.
+	// stalled is true if manual action is required.
 	stalled bool
 }
 
-// writeStatus writes the facts to the status, and emits an event for each change that users need to know about.
+// writeStatus writes the facts to the status, and emits an event for each change that is relevant to users.
 func writeStatus(in *input, update *status.Update) {
 	registered := decideRegistered(in)
 	connected := decideConnected(in, registered)
 	ready := decideReady(in, registered, connected)
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
-	// Three changes cause no event. While the hub waits for a report, no event is needed, because the report arrives
-	// almost immediately. A new Cluster that waits for its agent already has an event about the token. If an agent was
-	// refused, the replica that refused the agent has already emitted an event.
+	// Three changes cause no event. The wait for a report is usually over almost immediately. A new Cluster that waits for
+	// its agent already has an event about the token. If an agent was refused, the replica that refused it has already
+	// emitted an event.
 	first := was == nil || was.Status == metav1.ConditionUnknown
 	skip := ready.reason == v1.ReasonAwaitingReport || first && ready.reason == v1.ReasonAwaitingAgent || in.repeats(ready)
 	if (was == nil || was.Reason != ready.reason) && !skip {
@@ -172,7 +172,7 @@ func decideConnected(in *input, registered conditionValue) conditionValue {
 		protocol.AgentNamespace + " logs deploy/" + protocol.AgentName}
 }
 
-// decideReady returns the first problem. If there is no problem, it returns the Ready state.
+// decideReady returns the Ready condition. If there are problems, it reports the first one.
 func decideReady(in *input, registered, connected conditionValue) conditionValue {
 	report := in.member.Report
 	switch {
@@ -197,8 +197,8 @@ func decideReady(in *input, registered, connected conditionValue) conditionValue
 	return conditionValue{ok: true, reason: v1.ReasonConnected, message: "The agent is connected and its API server is healthy"}
 }
 
-// versionSkew returns a message that says which side to upgrade, or "" if the hub and the agent share a protocol
-// version.
+// versionSkew returns a message that says which side to upgrade, or "" if the hub and the agent have a protocol version
+// in common.
 func versionSkew(report *protocol.Report) string {
 	switch {
 	case report.Protocol < protocol.MinVersion:

@@ -25,12 +25,12 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// takeoverTime is how long a manager that was already running waits after it has become the leader. During this time,
-// the former leader's agents connect to the new leader.
+// takeoverTime is how long a manager that was already running waits after it has become the leader, so that the former
+// leader's agents can connect to it.
 const takeoverTime = 15 * time.Second
 
-// settleTime is how long a manager waits after its start before agents that have not reconnected count as lost. After a
-// one-minute outage, an agent may have just started its longest wait, and its next attempt also takes a moment.
+// settleTime is how long a manager waits after its start before agents that have not reconnected count as lost. It
+// covers the longest wait of an agent after a one-minute outage, and the time for its next attempt.
 const settleTime = protocol.LongestWait + 2*time.Second
 
 // Reconciler reconciles Clusters. Lead must be called before the first reconcile.
@@ -50,8 +50,8 @@ type Reconciler struct {
 	// Places decides which Clusters in a workspace get a join token. If Places is nil, all Clusters get a token.
 	Places *Places
 	Sets
-	// Synced reports whether this replica knows which members are connected to the other replicas. If Synced is nil,
-	// these members count as known.
+	// Synced reports whether this replica knows which members are connected to the other replicas. If Synced is nil, they
+	// are assumed to be known.
 	Synced func() bool
 	// Started is the time when this manager started to accept tunnels.
 	Started time.Time

@@ -50,11 +50,11 @@ func (in *input) profileDiffers() bool {
 }
 
 // deploy sends a connected agent the Deployment that results from the spec, unless the agent already has that
-// Deployment or has rolled it back before. deploy sends the settings first, because an agent that cannot store the
-// settings should not be restarted. An agent with an unsupported protocol version also gets its Deployment, because the
-// Deployment may replace it with a compatible agent. An agent with another profile gets nothing. An old agent would
-// accept the Deployment and serve all users with the rights of the wrong profile. Changes that the hub makes for all
-// agents wait until it is this agent's turn. Changes to the spec do not wait.
+// Deployment or has rolled it back before. The settings are sent first, because an agent that cannot store the settings
+// should not be restarted. An agent with an unsupported protocol version also gets its Deployment, because this may
+// replace it with a compatible agent. An agent with another profile does not get the Deployment, because an old agent
+// would accept it and serve all users with the rights of the wrong profile. Changes that the hub makes for all agents
+// wait until it is this agent's turn. Changes to the spec do not wait.
 func (r *Reconciler) deploy(in *input) error {
 	report := in.member.Report
 	if report == nil || report.Deployment == nil || report.Deployment.Unmanaged {

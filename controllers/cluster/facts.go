@@ -80,7 +80,8 @@ func isAuthority(text string) bool {
 	return err == nil && certificate.IsCA
 }
 
-// factLabels returns labels that users can use to select Clusters. It omits facts that are not valid label values.
+// factLabels returns the labels that are derived from a member's facts, so that users can select Clusters by them. It
+// omits facts that are not valid label values.
 func factLabels(in *input) map[string]string {
 	labels, report := map[string]string{}, in.member.Report
 	if report == nil {

@@ -26,8 +26,8 @@ import (
 // syncRecheck is the interval at which the manager checks whether it knows the members of the other replicas.
 const syncRecheck = time.Second
 
-// chosenTokenRecheck is the interval at which the user's Secret is read again as long as no agent can join with the
-// token in the Secret. Such Secrets are not watched, so they have to be read again.
+// chosenTokenRecheck is the interval at which the user's Secret is read again while no agent can join with the token in
+// it. This is necessary because such Secrets are not watched.
 const chosenTokenRecheck = 30 * time.Second
 
 // input contains everything that a reconcile has read and decided so far.
@@ -132,7 +132,7 @@ func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 }
 
 // settling reports whether it is too early to change the status of a Cluster whose agent joined before this manager
-// started. It is too early if the agent has not reconnected or has not reported yet, and the status is still Ready or
+// started. This is the case if the agent has not reconnected or has not reported yet, and the status is still Ready or
 // empty.
 func (in *input) settling() bool {
 	silent := in.member.Report == nil && in.member.ReportErr == nil
@@ -144,12 +144,11 @@ func (in *input) settling() bool {
 }
 
 // movingTime is how long a disconnected agent may take to reconnect to another replica. Agents open the new tunnel
-// before they close the old one. However, this manager may learn that the old tunnel has closed before it learns about
-// the new one.
+// before they close the old one, but this manager may learn about the two changes in the opposite order.
 const movingTime = time.Second
 
 // arrivalTime is how long an agent that has joined may take to connect, and then to report, before the status shows the
-// delay. These steps usually take milliseconds. Because of the wait, the status is usually written only once.
+// delay. These steps usually take milliseconds, so the status is usually written only once.
 const arrivalTime = 2 * time.Second
 
 // arriving returns the time by which an agent that has just joined or connected must have reported. It returns the zero
@@ -170,8 +169,8 @@ func (in *input) arriving() time.Time {
 	return time.Time{}
 }
 
-// replicaTime is how long a member must be connected only through node agents before the status shows this. When a hub
-// becomes available again, the node agents of many members may connect a few seconds before the agents' replicas.
+// replicaTime is how long a member must be connected only through node agents before the status shows it. When a hub
+// becomes available again, the node agents of many members may connect a few seconds before the replicas.
 const replicaTime = 20 * time.Second
 
 // awaitingReplica returns the time by which a replica of the agent must have connected. It returns the zero time if no
@@ -190,7 +189,7 @@ func (in *input) awaitingReplica() time.Time {
 }
 
 // cloned reports whether, according to the status, two clusters share the Cluster's identity. A manager that has just
-// started can learn this only from the status.
+// started knows this only from the status.
 func (in *input) cloned() bool {
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionConnected)
 	return in.member.Connected() && in.member.Clones == nil && was != nil && was.Reason == v1.ReasonIdentityMismatch

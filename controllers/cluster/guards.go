@@ -18,7 +18,7 @@ func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Updat
 	before := meta.FindStatusCondition(*conditions, v1.ConditionGuardsApplied)
 	now, known := decideGuards(guards)
 	if guards.Stage == delivery.Refused && guards.Reason == v1.ReasonAgentReadOnly {
-		// nothing is delivered to this member, so no guards are needed
+		// no objects are delivered to this member, so no guards are needed
 		meta.RemoveStatusCondition(conditions, v1.ConditionGuardsApplied)
 		return
 	}

@@ -27,8 +27,9 @@ type stop struct {
 
 // holdBack returns the agents that can be upgraded, from all workspaces in which the rollout has not stopped. An agent
 // in a stopped workspace is included only while its own upgrade is in progress. holdBack also returns where the rollout
-// has stopped. If the rollout has stopped in all workspaces, the first stop has no workspace. A member's administrator
-// can make the upgrade of that member's agent fail, but must not be able to stop the upgrades in other workspaces.
+// has stopped. If it has stopped in all workspaces, the first stop has no workspace. Workspaces are separate because a
+// member's administrator can make the upgrade of the member's agent fail, but must not be able to stop upgrades in
+// other workspaces.
 func (u *Upgrades) holdBack(all []rollout.Cluster) (going []rollout.Cluster, stops []stop) {
 	groups, failed := map[string]rollout.Group{}, map[string][]string{}
 	for _, c := range all {

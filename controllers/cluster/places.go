@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Places decides which Clusters in a workspace are within the workspace's limit. The oldest Clusters have precedence.
+// Places tracks which Clusters are within the limit of their workspace. Older Clusters take precedence.
 type Places struct {
 	most int // limit for each workspace; 0 means no limit
 
@@ -66,7 +66,7 @@ func (p *Places) add(object client.Object) {
 	}
 }
 
-// remove removes a Cluster. If another Cluster moves up within the limit, remove returns that Cluster.
+// remove removes a Cluster. If another Cluster is now within the limit, remove returns that Cluster.
 func (p *Places) remove(object client.Object) (next types.NamespacedName, found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

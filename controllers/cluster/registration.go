@@ -17,8 +17,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// register writes the registration Secret. This Secret contains the token in force and the agent's manifest. If an
-// agent is about to reconnect, register does not write the manifest until the agent has reconnected. The manifest is
+// register writes the registration Secret, which contains the token in force and the agent's manifest. If an agent is
+// about to reconnect, register does not update the manifest until the agent has reconnected, because the manifest is
 // not needed earlier, and comparing manifests takes half the time of a reconcile.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update, returning bool) error {
 	if in.tooMany > 0 {
@@ -57,13 +57,12 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 }
 
 // decideToken returns the token in force, and reports whether the token is new. It has no side effects, and is
-// deterministic except for new tokens.
+// deterministic unless it creates a token.
 //
-// A token stays in force until the user replaces it. The user can replace it in the Secret that the spec refers to, or
-// by deleting the registration Secret. Once an agent has joined or is joining, only deleting the Secret has an effect,
-// because an agent that joins with another token replaces the first agent, and users who can change the spec are not
-// necessarily allowed to replace the agent. If the agent that used a token has been revoked, the token is useless and
-// is replaced.
+// A token stays in force until a user replaces it, either in the Secret that the spec refers to, or by deleting the
+// registration Secret. Once an agent has joined or is joining, only deleting the Secret has an effect: an agent that
+// joins with another token replaces the first agent, which users who can change the spec are not necessarily allowed to
+// do. If the agent that used a token has been revoked, the token is useless and is replaced.
 func decideToken(in *input) (registration.Token, bool) {
 	fresh := func(value string) registration.Token {
 		return registration.Token{Value: value, Created: in.now, TTL: in.cluster.Spec.Registration.TokenTTL.Duration}

@@ -56,7 +56,7 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 	return ctrl.Result{}, r.release(ctx, in)
 }
 
-// neverThere reports whether it is certain that no agent has installed anything in the member.
+// neverThere reports whether it is certain that no agent has ever run in the member.
 func neverThere(in *input) bool {
 	return in.identity == nil && !in.member.Connected() && in.synced && in.cluster.Status.ClusterUID == ""
 }
@@ -84,8 +84,8 @@ func uninstalled(call members.Call) status.Event {
 	return status.Event{Reason: v1.ReasonUninstalled, Action: "Uninstall", Message: "The agent removed itself from the member"}
 }
 
-// release removes the finalizer. The Cluster's Secrets are then deleted because of their owner references. The
-// Cluster's tunnels are closed once the Cluster is gone.
+// release removes the finalizer. The Cluster's Secrets are then garbage-collected, and the Cluster's tunnels are closed
+// once the Cluster is gone.
 func (r *Reconciler) release(ctx context.Context, in *input) error {
 	if err := r.applyMetadata(ctx, in.cluster, factLabels(in), nil); client.IgnoreNotFound(err) != nil {
 		return err

@@ -20,7 +20,7 @@ import (
 )
 
 // Revoker closes tunnels to this replica that do not belong to the current agent of their Cluster. It runs on every
-// replica, even if the other replicas cannot reach it.
+// replica, so it works even if the other replicas cannot reach this one.
 type Revoker struct {
 	// Client reads from the cache. Live reads from the API server, so that an outdated cache never causes a tunnel to
 	// be closed.

@@ -20,8 +20,8 @@ import (
 // restores the former Deployment after two minutes per replica.
 const upgradeTime = 15 * time.Minute
 
-// hubRevision returns a digest of the hub's part of an agent's Deployment. That part consists of the defaults in the
-// hub's configuration, and everything that this manager version creates for a Cluster without its own settings.
+// hubRevision returns a digest of the hub's part of an agent's Deployment: the defaults in the hub's configuration, and
+// the Deployment that this manager version creates for a Cluster without its own settings.
 func (r *Reconciler) hubRevision() (string, error) {
 	nothing := &input{cluster: &v1.Cluster{}, settings: r.Settings()}
 	d, err := (&registration.Manifests{}).Deployment(registration.ManifestInput{Image: r.image(nothing), Agent: registration.WithDefaults(v1.Agent{}, r.Agent), Trust: v1.TrustSystem,
@@ -104,9 +104,9 @@ func (r *Reconciler) look(in *input, d *protocol.Deployment) (err error) {
 	return nil
 }
 
-// own returns the Deployment for a spec that a user has changed since the agent's Deployment was created. This
-// Deployment uses the agent's current image, unless the spec sets an image. A user's change does not wait for the
-// agent's turn. own returns nil if the spec has not changed, or if the agent's Deployment is unknown.
+// own returns the Deployment for a spec that a user has changed since the agent's Deployment was created. A user's
+// change does not wait for the agent's turn, so this Deployment uses the agent's current image unless the spec sets
+// one. own returns nil if the spec has not changed, or if the agent's Deployment is unknown.
 func (r *Reconciler) own(in *input) (*registration.Deployment, error) {
 	agent := in.cluster.Status.Agent
 	switch {
@@ -158,8 +158,8 @@ func (in *input) upgradeDue() time.Time {
 	return time.Time{}
 }
 
-// mayUpgrade reports whether the agent may get the current version of the hub's part of its Deployment. If the agent's
-// turn has come, mayUpgrade records this in the status. An incompatible agent does not have to wait, because it serves
+// mayUpgrade reports whether the agent may get the current version of the hub's part of its Deployment. If it is the
+// agent's turn, mayUpgrade records this in the status. An incompatible agent does not have to wait, because it serves
 // no requests that an upgrade could interrupt.
 func (r *Reconciler) mayUpgrade(in *input) bool {
 	agent := in.cluster.Status.Agent

@@ -32,8 +32,8 @@ const (
 )
 
 // Upgrades decides which agent is upgraded next. It uses package rollout, as Plans do. It is a reconciler with a single
-// request for all Clusters. When a Cluster is reconciled, the reconciler reports the state of the Cluster's agent to
-// Upgrades. A new leader first collects these states.
+// request for all Clusters. The reconciler for Clusters reports the state of each Cluster's agent to Upgrades. A new
+// leader first collects these states.
 type Upgrades struct {
 	Client   client.Reader
 	Recorder events.EventRecorder
@@ -57,12 +57,12 @@ type Upgrades struct {
 type agentState struct {
 	// away explains why the agent cannot be upgraded at the moment. It is empty if the agent can be upgraded.
 	away string
-	// out is true if the hub cannot change the agent at all. It is also true if a user has set the agent's image and
-	// that image has failed.
+	// out is true if the hub cannot change the agent at all, or if a user has set the agent's image and that image has
+	// failed.
 	out bool
 	// waits is true if the agent's Deployment differs from the desired Deployment.
 	waits bool
-	// upgrade is the agent's part in the current upgrade, or nil if the agent takes no part.
+	// upgrade is the agent's progress in the current upgrade, or nil if the agent is not part of it.
 	upgrade *v1.AgentUpgrade
 }
 
@@ -78,7 +78,7 @@ func (u *Upgrades) OnChange(f func()) {
 	u.changed = f
 }
 
-// OnTurn sets a function that is called when an agent's turn has come.
+// OnTurn sets a function that is called when it is an agent's turn.
 func (u *Upgrades) OnTurn(f func(types.NamespacedName)) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -94,7 +94,7 @@ func (u *Upgrades) lead(revision string, settled time.Time) {
 	u.wake()
 }
 
-// begun reports whether an agent's part in the current upgrade has started.
+// begun reports whether the upgrade of an agent has started.
 func (u *Upgrades) begun(agent *v1.AgentStatus) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

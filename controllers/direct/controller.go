@@ -87,8 +87,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // such values, but the Cluster may be older than the schema.
 var errNoURL = errors.New("spec.authorizedEndpoint.server is not a URL")
 
-// access returns the data that a member should currently have. It also returns the time when the member needs newer
-// data.
+// access returns the data that a member should currently have, and the time when the member needs newer data.
 func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.DirectAccess, time.Time, error) {
 	endpoint := cluster.Spec.AuthorizedEndpoint
 	server, err := url.Parse(endpoint.Server)
@@ -120,9 +119,9 @@ func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.
 	return access, again, nil
 }
 
-// validity returns the deadline until which a member may use its current data. It also returns the time when the member
-// gets newer data. The data is valid for at least a quarter longer than users should be able to work without the hub.
-// The times are rounded to whole quarters of that period, so that a new leader does not deliver the same data again.
+// validity returns the time until which a member may use its current data, and the time when the member gets newer
+// data. The data is valid for at least a quarter longer than users should be able to work without the hub. The times
+// are rounded to whole quarters of that period, so that a new leader does not deliver the same data again.
 func validity(now time.Time, offline time.Duration) (until, again time.Time) {
 	quarter := offline / 4
 	begun := now.UTC().Truncate(quarter)
@@ -177,7 +176,7 @@ func (r *Reconciler) denied(ctx context.Context) ([]string, time.Time, error) {
 	return list, again, nil
 }
 
-// wake marks the list as outdated. After a short delay, it enqueues all Clusters with direct access. Because of the
+// wake marks the list as outdated and, after a short delay, enqueues all Clusters with direct access. Because of the
 // delay, many changes cause only one update.
 func (r *Reconciler) wake(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request], later time.Duration) {
 	r.denials.changes.Add(1)

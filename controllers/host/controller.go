@@ -3,7 +3,7 @@
 
 // Package host reconciles Host.
 //
-// It handles a machine from joining to release, including its instructions, progress and cleanup.
+// It handles the whole lifecycle of a machine: joining, instructions, progress, cleanup and release.
 package host
 
 import (
@@ -53,7 +53,7 @@ type Reconciler struct {
 	written status.Written[*v1.Host]
 }
 
-// Member returns the name under which a Host is registered as a member.
+// Member returns the member name of a Host.
 func Member(host types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: protocol.HostMember(host.Name)}
 }

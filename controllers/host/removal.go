@@ -36,7 +36,7 @@ func (in *input) inUse() (others []string) {
 }
 
 // remove cleans the machine, uninstalls the agent, and removes the finalizer from the Host. If the machine is not
-// connected, nothing on the machine is changed.
+// connected, it is left unchanged.
 func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Update) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(in.host, v1.FinalizerUninstall) {
 		return ctrl.Result{}, nil

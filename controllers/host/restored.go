@@ -40,8 +40,8 @@ func (r *Reconciler) give(in *input, version string, content []byte) {
 	})
 }
 
-// holdBack reports whether the host's state is newer than the restored hub's state. If it is newer, holdBack records
-// the changes, unless they have been confirmed or cannot harm the host.
+// holdBack reports whether the host's state is newer than the restored hub's state. If so, holdBack records the
+// changes, unless they have been confirmed or cannot harm the host.
 func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (behind bool, err error) {
 	lost, confirmed := checkpoint.Lost(in.host, in.host.Status.Restore, in.report().Progress.Checkpoint, r.Forgot)
 	if lost == "" || unharmed || confirmed {
@@ -50,7 +50,7 @@ func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (be
 	return true, r.compare(ctx, in, lost)
 }
 
-// compare determines what the restored hub would change on a host whose instructions differ from the hub's.
+// compare returns the changes that the restored hub would make on a host whose instructions differ from the hub's.
 func (r *Reconciler) compare(ctx context.Context, in *input, lost string) error {
 	if in.version != "" {
 		secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host)) // the cache contains no Secret data

@@ -89,8 +89,8 @@ func decide(in *input) (v1.HostState, status.Readiness) {
 	return state, v
 }
 
-// contended reports whether a write failed because another client wrote first. The Host is reconciled again, so this is
-// not a problem with the Host.
+// contended reports whether a write failed because another client wrote first. This is not reported as a problem,
+// because the Host is reconciled again.
 func contended(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
 // orWaiting returns the state to use for a host that does not report its state. It returns the former state if the

@@ -58,13 +58,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	err := r.write(ctx, desired(cluster, settings, found.Status.Conditions), found)
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		// not an error: the kind or the profile has just been removed
+		// this is not an error: the kind or the profile has just been removed
 		return ctrl.Result{RequeueAfter: LookEvery}, nil
 	}
 	return ctrl.Result{}, err
 }
 
-// taken emits an event that says why the Cluster has no profile.
+// taken emits an event that explains why the Cluster has no profile.
 func (r *Reconciler) taken(ctx context.Context, cluster *v1.Cluster, manager string) error {
 	update := status.Begin(cluster)
 	update.Event(status.Event{Warning: true, Reason: v1.ReasonProfileTaken, Action: "Publish",

@@ -24,8 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/clusterprofile"
 )
 
-// LookEvery is the interval at which the hub checks whether its API server serves the kind. The checks end once the API
-// server serves the kind.
+// LookEvery is the interval at which the hub checks whether its API server serves the kind, until it does.
 const LookEvery = time.Minute
 
 // Kind watches ClusterProfiles once the hub's API server serves the ClusterProfile kind. This kind can be installed at

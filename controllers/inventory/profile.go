@@ -82,7 +82,7 @@ func labels(cluster *v1.Cluster) map[string]string {
 	return all
 }
 
-// translate returns a condition of the Cluster under the name that profiles use for it.
+// translate returns a condition of the Cluster with the name that profiles use for it.
 func translate(cluster *v1.Cluster, from, to string, before []metav1.Condition) metav1.Condition {
 	c := metav1.Condition{Type: to, Status: metav1.ConditionUnknown, Reason: v1.ReasonPending, LastTransitionTime: cluster.CreationTimestamp}
 	if found := meta.FindStatusCondition(cluster.Status.Conditions, from); found != nil {
@@ -97,8 +97,8 @@ func translate(cluster *v1.Cluster, from, to string, before []metav1.Condition) 
 	return c
 }
 
-// properties returns facts that rarely change. They do not include the cluster's usage or any other value that would
-// change while the cluster is idle.
+// properties returns facts that rarely change. They do not include the cluster's usage, or other values that change
+// while the cluster is idle.
 func properties(cluster *v1.Cluster) []clusterprofile.Property {
 	var known []clusterprofile.Property
 	for _, p := range []clusterprofile.Property{

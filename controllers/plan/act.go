@@ -158,7 +158,7 @@ func (r *Reconciler) deliver(s *scope) {
 	r.Deliveries.Replace(keyOf(client.ObjectKeyFromObject(s.plan)), sets)
 }
 
-// delivery returns the set that a member receives.
+// delivery returns the set to deliver to a member.
 func (s *scope) delivery(i int) rollout.Delivery {
 	switch {
 	case s.clusters[i].Claim == nil:
@@ -172,8 +172,8 @@ func (s *scope) delivery(i int) rollout.Delivery {
 }
 
 // made returns the set of a plan. If the set cannot be built, made returns a placeholder that makes members keep their
-// current set. Each plan must pass a set for each of its members, because the store does not remove unwanted objects
-// from members until all owners have passed their sets.
+// current set. Each plan must declare a set for each of its members, because the store does not remove unwanted objects
+// from members until all owners have declared their sets.
 func (s *scope) made(paused bool) *set.Set {
 	made, err := s.set(paused)
 	if err != nil {

@@ -3,7 +3,7 @@
 
 // Package plan reconciles Plan.
 //
-// It lets members run a plan in the specified order and with limited concurrency, and shows their progress in the
+// It rolls out a plan to members in the specified order and with limited concurrency, and shows their progress in the
 // plan's status.
 package plan
 
@@ -38,16 +38,16 @@ type Reconciler struct {
 	// Unconfirmed returns the changes in a member that are waiting for an administrator's confirmation. If Unconfirmed
 	// is nil, there are no such changes.
 	Unconfirmed delivery.Unconfirmed
-	// Channel returns the version that a release channel points to. If the channel is due to be queried, Channel
-	// queries it on behalf of the workspace.
+	// Channel returns the current version of a release channel. If the next query is due, Channel queries the release
+	// channel on behalf of the workspace.
 	Channel func(workspace, url string) release.Result
 	// Settled reports whether agents have had time to reconnect since this manager started. A missing agent does not
 	// count as disconnected until Settled returns true. A nil Settled is equivalent to a function that always returns
 	// true.
 	Settled func() bool
 	// Returned is similar to Settled, but measures the time since the first agent connected, because the hub might not
-	// have been reachable before then. It is used where an agent may have newer information about a plan than the hub.
-	// A nil Returned is equivalent to a function that always returns true.
+	// have been reachable before that. It is used where an agent may have newer information about a plan than the hub. A
+	// nil Returned is equivalent to a function that always returns true.
 	Returned func() bool
 	Now      func() time.Time
 

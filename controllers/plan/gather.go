@@ -43,8 +43,8 @@ type scope struct {
 	// information about the same Clusters, in the same order.
 	clusters []rollout.Cluster
 	members  []observedMember
-	// problem prevents the plan from continuing. While there is a problem, nothing new starts, and everything that has
-	// started is paused.
+	// problem prevents the plan from continuing. While there is a problem, no more members start, and members in progress
+	// are paused.
 	problem *index.Problem
 
 	// observed and decision are the planner's results after all steps have been performed.
@@ -220,12 +220,12 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 	return c
 }
 
-// unreported reports whether the hub does not know if a member has the plan.
+// unreported reports whether the hub does not know yet if a member has the plan.
 func unreported(s MemberState) bool { return s.Status == nil && !s.Reported }
 
 // readClaim returns a plan's claim on a Cluster, or nil if the plan has no claim. If a claim cannot be read, or if its
-// times do not fit into a status, readClaim returns a claim that has no revision. In that case, the hub does not know
-// what the member is working on, and the member can finish that work before it starts the plan again.
+// times do not fit into a status, readClaim returns a claim without a revision. In that case, the hub does not know
+// which work the member is doing, and the member can finish it before it starts the plan again.
 func readClaim(cluster *v1.Cluster, plan string) *rollout.ClusterClaim {
 	text := cluster.Annotations[v1.PlanLabel(plan)]
 	if text == "" {

@@ -22,13 +22,12 @@ import (
 // member's agent may be malicious.
 const maxPlans = 128
 
-// MemberState contains what the hub knows about a plan in a member.
+// MemberState is the state of a plan in a member, as known to the hub.
 type MemberState struct {
 	// Connected is true if the member is connected.
 	Connected bool
-	// Refuses is the reason why the member's agent runs no plans. It is ReasonAgentTooOld, ReasonAgentReadOnly or
-	// ReasonIdentityMismatch. ReasonIdentityMismatch means that two clusters share the identity. It is empty if the
-	// agent runs plans or is not connected.
+	// Refuses is the reason why the member's agent runs no plans: ReasonAgentTooOld, ReasonAgentReadOnly, or
+	// ReasonIdentityMismatch if two clusters share the identity. It is empty if the agent runs plans or is not connected.
 	Refuses string
 	// Reported is true if the agent has reported all its plans and continues to report changes. Otherwise, Hold and
 	// Status may be outdated or empty.
@@ -36,7 +35,7 @@ type MemberState struct {
 	// Silent is the time when the hub started to wait for a full report from an agent that runs plans. It is zero if
 	// the agent has sent this report or is not connected.
 	Silent time.Time
-	// Hold explains why the member does not take part at the moment. It is empty if the member takes part.
+	// Hold explains why the member does not run plans at the moment. It is empty if the member runs plans.
 	Hold string
 	// Status is the status of the Plan in the member, or nil if the member does not have the Plan. It is shared and
 	// must not be modified.
@@ -71,14 +70,14 @@ func NewProgress(state func(types.NamespacedName) members.State) *Progress {
 	return &Progress{state: state, members: map[types.NamespacedName]*progress{}}
 }
 
-// OnPlan registers the function f. It is called after the status of a plan has changed in a member. f must not block.
+// OnPlan registers a function that is called after the status of a plan has changed in a member. f must not block.
 func (p *Progress) OnPlan(f func(plan types.NamespacedName)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.onPlan = append(p.onPlan, f)
 }
 
-// OnMember registers the function f. It is called when all reports of a member may have changed. f must not block.
+// OnMember registers a function that is called when all reports of a member may have changed. f must not block.
 func (p *Progress) OnMember(f func(member types.NamespacedName)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +104,7 @@ func (p *Progress) State(plan string, member types.NamespacedName) MemberState {
 	return state
 }
 
-// Start starts measuring how long agents have been silent. It returns when ctx is canceled.
+// Start measures how long agents have been silent, until ctx is canceled.
 func (p *Progress) Start(ctx context.Context) error {
 	p.mu.Lock()
 	p.leads = true
@@ -202,7 +201,7 @@ func (p *Progress) Event(member types.NamespacedName, event *protocol.PlanEvent)
 	}
 }
 
-// Stopped records that a member's state may now change without a report. Earlier reports are kept.
+// Stopped records that changes to a member's state are no longer reported. Earlier reports are kept.
 func (p *Progress) Stopped(member types.NamespacedName) {
 	p.mu.Lock()
 	m := p.memberLocked(member)

@@ -12,14 +12,12 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// awaitConfirmation returns the reason why a plan does not start in a member. The zero value means that the plan can
-// start.
+// awaitConfirmation returns the reason why a plan cannot start in a member, or the zero value if it can.
 //
-// After the hub was restored, another of the plan's members may be waiting for confirmation. A plan from a backup
-// refers to its members as they were at that time. Until the restore is confirmed, it is unknown whether the plan
-// should run at all. The plan therefore does not start, even in members for which the hub lost nothing. The plan can
-// start in a member that is itself waiting, because nothing is sent to that member until its changes, including the
-// plan, have been confirmed.
+// After the hub was restored, other members of the plan may be waiting for confirmation. Until the restore is
+// confirmed, it is unknown whether a plan from a backup should run at all. The plan therefore does not start, even in
+// members that are not waiting. The plan can start in a member that is itself waiting, because nothing is sent to that
+// member until its changes, including the plan, have been confirmed.
 func (r *Reconciler) awaitConfirmation(s *scope, begins string) rollout.Wait {
 	if r.Unconfirmed == nil {
 		return rollout.Wait{}

@@ -64,7 +64,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope) (ctrl.Result, er
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, s.plan, change)
 }
 
-// again returns the time after which the plan is reconciled without an event. It returns 0 if only an event triggers a
+// again returns the time after which the plan is reconciled without an event, or 0 if only an event triggers a
 // reconcile.
 func (r *Reconciler) again(s *scope) time.Duration {
 	var next time.Time
@@ -121,7 +121,7 @@ func (s *scope) conclusion() conclusion {
 }
 
 // completeSomewhere reports whether any member has completed the current or an earlier revision of the plan. A plan
-// that no member has completed is not Ready, no matter how many members are disconnected.
+// that no member has completed is not Ready, even if all members are disconnected.
 func (s *scope) completeSomewhere() bool {
 	return slices.ContainsFunc(s.clusters, func(c rollout.Cluster) bool { return c.Claim != nil && c.Claim.Complete != nil })
 }

@@ -94,14 +94,14 @@ type decision struct {
 	problems []index.Problem
 }
 
-// fail records a problem that only a user can fix.
+// fail records a problem that requires action by a user.
 func (d *decision) fail(reason, message string) {
 	d.problems = append(d.problems, index.Problem{Reason: reason, Message: message, Stalled: true})
 }
 
 // decide reads everything that the project depends on and makes a decision. It returns an error only if an object
-// cannot be read. A mistake in the project becomes one of the decision's problems, and the project's objects are then
-// removed from members.
+// cannot be read. A mistake in the project is reported as one of the decision's problems, and the project's objects are
+// then removed from members.
 func (r *Reconciler) decide(ctx context.Context, project *v1.Project) (decision, error) {
 	d := decision{projects: map[types.NamespacedName]*set.Set{}, secrets: map[types.NamespacedName]*set.Set{}}
 	members, problem, err := index.Members(ctx, r.Client, project.Namespace, project.Spec.ClusterTarget)
@@ -152,8 +152,8 @@ func (r *Reconciler) decideSecrets(ctx context.Context, project *v1.Project, d *
 	return nil
 }
 
-// keep returns the copies for a member in which projects are not guarded. It returns the copies that the member should
-// already have, except copies in namespaces that no longer belong to the project. It does not add or change any copies.
+// keep returns the copies for a member in which projects are not guarded: the copies that the member should already
+// have, except copies in namespaces that no longer belong to the project. It does not add or change any copies.
 func keep(kept, copies *set.Set, content set.Content) (*set.Set, error) {
 	switch {
 	case kept == nil:

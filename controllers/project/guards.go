@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// MemberDeliverer delivers sets to members. It must be told when members change or are removed. The delivery store
+// MemberDeliverer delivers sets to members. It must be notified when members change or are removed. The delivery store
 // implements it.
 type MemberDeliverer interface {
 	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
@@ -25,8 +25,8 @@ type MemberDeliverer interface {
 	Forget(member types.NamespacedName)
 }
 
-// Guards delivers the policies that guard projects to every member. It also makes the delivery store forget members
-// whose Clusters have been deleted. Create one with NewGuards.
+// Guards delivers the policies that guard projects to every member. It also removes members whose Clusters have been
+// deleted from the delivery store. Use NewGuards to create Guards.
 type Guards struct {
 	clusters   client.Reader
 	deliveries MemberDeliverer

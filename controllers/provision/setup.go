@@ -40,9 +40,9 @@ import (
 )
 
 // Every provisioner has the rights in config/provision/role.yaml. The rights for Cluster API are defined next to its
-// controllers. Hosts' instructions run as root on the machines. In workspaces where an administrator has bound
-// drover-provisioner-workspace, the provisioner can get Secrets whose names it knows, but cannot list Secrets. The
-// policies in config/provision/policy.yaml restrict its writes.
+// controllers. In workspaces where an administrator has bound drover-provisioner-workspace, the provisioner can get
+// Secrets whose names it knows, but cannot list Secrets. The policies in config/provision/policy.yaml restrict its
+// writes, because Hosts' instructions run as root on the machines.
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-provisioner,verbs=get;update
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-manager,verbs=get
@@ -95,7 +95,7 @@ func Setup(mgr ctrl.Manager, cfg config.Config) error {
 	return wiring.Add(mgr, all)
 }
 
-// watch adds everything apart from controllers that runs on every replica.
+// watch adds the runnables, other than controllers, that run on every replica.
 func watch(mgr ctrl.Manager, cfg config.Config) error {
 	clients, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
@@ -172,7 +172,7 @@ func (s shared) clusterAPI() []wiring.Controller {
 			},
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&infrav1.DroverCluster{}),
-				// This ConfigMap contains the hub's addresses and CA. Every kubeconfig contains them too.
+				// This ConfigMap contains the hub's addresses and CA, which are not secret.
 				wiring.OnOtherChange(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(s.everyDroverCluster),
 					builder.WithPredicates(wiring.Named(s.hub.ConfigMap()))),
 			},

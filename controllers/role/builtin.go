@@ -37,7 +37,7 @@ type BuiltIn struct {
 	Live   client.Reader
 	Writer client.Writer
 	Log    logr.Logger
-	// Retry is the delay before another attempt.
+	// Retry is the delay before the next attempt.
 	Retry time.Duration
 }
 
@@ -68,8 +68,8 @@ func (b BuiltIn) Start(ctx context.Context) error {
 	return nil
 }
 
-// apply replaces the whole spec. With server-side apply, templates that another client has added to spec.inherits would
-// remain.
+// apply replaces the whole spec. It does not use server-side apply, because templates that another client has added to
+// spec.inherits would remain.
 func (b BuiltIn) apply(ctx context.Context, template *unstructured.Unstructured) error {
 	found := &unstructured.Unstructured{}
 	found.SetGroupVersionKind(template.GroupVersionKind())

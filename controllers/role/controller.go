@@ -86,7 +86,7 @@ func (r *Reconciler) writeStatus(
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, template, change)
 }
 
-// compute builds the set of a template. It returns nil if the template is external or has been rejected.
+// compute builds the set of a template. It returns nil if the template is external or cannot be used.
 func (r *Reconciler) compute(ctx context.Context, template *v1.RoleTemplate) (*set.Set, *access.Error, error) {
 	var templates v1.RoleTemplateList
 	if err := r.Client.List(ctx, &templates, client.UnsafeDisableDeepCopy); err != nil {

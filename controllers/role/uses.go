@@ -67,7 +67,7 @@ type finding struct {
 	uses
 	now   time.Time
 	known map[types.NamespacedName]struct{}
-	// targets that name a Cluster and have already been looked up; a thousand bindings for one member then need only
+	// targets that name a Cluster and have already been looked up, so that a thousand bindings for one member need only
 	// one lookup
 	targets map[string]struct{}
 }

@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Limits on the interval between checks of a provider that does not respond. Within these limits, the interval is as
-// long as the time since the provider stopped responding.
+// Limits on the interval between checks of a provider that does not respond. Within these limits, the interval is the
+// time since the provider stopped responding.
 const (
 	checkEvery = 5 * time.Minute
 	checkSoon  = 10 * time.Second

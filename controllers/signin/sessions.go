@@ -30,8 +30,8 @@ type Sessions struct {
 	Now       func() time.Time
 }
 
-// Ends reports whether an object is really the Secret of a session or script token. The label alone does not prove
-// this.
+// Ends reports whether an object is the Secret of a session or script token. Checking the label alone is not
+// sufficient.
 func (s *Sessions) Ends(o client.Object) bool {
 	prefixes := map[string]string{v1.SecretKindSession: session.Prefix, v1.SecretKindToken: scripttoken.Prefix}
 	prefix, known := prefixes[o.GetLabels()[v1.LabelSecretKind]]

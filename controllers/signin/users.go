@@ -64,8 +64,8 @@ func (u *Users) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 	return ctrl.Result{}, update.Commit(ctx, u.Client, u.Recorder)
 }
 
-// setReady sets the Ready condition. It also sets Stalled while Ready is False for a reason that only a user can fix. A
-// missing object is not such a reason, because the object may be created soon.
+// setReady sets the Ready condition. It also sets Stalled while Ready is False for a reason that requires manual
+// action. A missing object is not such a reason, because it may be created soon.
 func setReady(conditions *[]metav1.Condition, ready metav1.Condition, now time.Time) {
 	ready.LastTransitionTime = metav1.NewTime(now)
 	meta.SetStatusCondition(conditions, ready)

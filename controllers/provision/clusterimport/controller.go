@@ -193,8 +193,8 @@ func wanted(in *input) bool {
 	return in.source != nil && in.source.DeletionTimestamp.IsZero() && in.source.Labels[v1.LabelImport] == "true"
 }
 
-// agreed reports whether a Cluster may be used for the imported cluster. A Cluster that the provisioner did not create
-// has the import label only if the Cluster's owner has set it.
+// agreed reports whether a Cluster may be used for the imported cluster. If the provisioner did not create the Cluster,
+// its owner must have set the import label.
 func agreed(in *input) bool {
 	return in.cluster.DeletionTimestamp.IsZero() && in.cluster.Labels[v1.LabelImport] == "true"
 }

@@ -24,14 +24,14 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// installTime limits how long an installation may take, so that a server that does not respond cannot block other
-// installations for longer.
+// installTime is the time limit for an installation, so that an unresponsive server cannot block other installations
+// for longer.
 const installTime = time.Minute
 
 // fieldOwner is the field manager for all objects that are applied in the cluster.
 const fieldOwner = "drover-import"
 
-// maxAnswer is the maximum number of bytes that are read from a response. The content is discarded. It is read only so
+// maxAnswer is the maximum number of bytes that are read from a response. The content is discarded. It is only read so
 // that the connection can be reused.
 const maxAnswer = 1 << 20
 

@@ -29,7 +29,7 @@ const maxEndpoints = 32
 const fieldOwner = client.FieldOwner("drover-etcd")
 
 // pause pauses the Cluster API Cluster for a restore, or resumes it after the restore. A Cluster that a user has paused
-// stays paused.
+// remains paused.
 func (in *kubeadmCluster) pause(ctx context.Context, active *provisionv1.EtcdRestore, d kubeadm.Decision) error {
 	if active == nil {
 		return nil
@@ -44,7 +44,7 @@ func (in *kubeadmCluster) pause(ctx context.Context, active *provisionv1.EtcdRes
 	return nil
 }
 
-// give adds tasks to machines. It removes the tasks of snapshots and restores that have ended.
+// give adds tasks to machines, and removes the tasks of snapshots and restores that have ended.
 func (in *kubeadmCluster) give(ctx context.Context, d kubeadm.Decision) error {
 	var errs []error
 	for i := range in.machines {

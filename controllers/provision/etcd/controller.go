@@ -31,9 +31,9 @@ import (
 type Backend interface {
 	// Kind is the kind that EtcdSnapshots and EtcdRestores use to refer to a cluster of this backend.
 	Kind() provisionv1.EtcdClusterKind
-	// Read reads a cluster. It is called before the objects that refer to the cluster are read. A cluster keeps the
-	// outcome of an operation until the status of the corresponding object contains it. Reading the cluster first
-	// therefore ensures that a finished object is never mistaken for a new one.
+	// Read reads a cluster. It must be called before the objects that refer to the cluster are read, so that a finished
+	// object is never mistaken for a new one: a cluster keeps the outcome of an operation until the status of the
+	// corresponding object contains it.
 	Read(ctx context.Context, name types.NamespacedName) (Cluster, error)
 	// Wakes reports whether a change to an object triggers a reconcile of the cluster with the object's name, even if
 	// no snapshot or restore refers to the cluster. The object is never an EtcdSnapshot or EtcdRestore.
@@ -44,8 +44,8 @@ type Backend interface {
 type Cluster interface {
 	// Advance performs the next steps for all snapshots and restores, and returns their progress.
 	Advance(ctx context.Context, w *Wanted) (progress.All, error)
-	// Settle does the remaining work after the progress from Advance has been written to the statuses. Settle returns
-	// the time after which to check again, or 0 to wait for a change.
+	// Settle does the remaining work after the progress from Advance has been written to the statuses. It returns the time
+	// after which to check again, or 0 to wait for a change.
 	Settle(ctx context.Context, w *Wanted) (time.Duration, error)
 }
 

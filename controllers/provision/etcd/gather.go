@@ -29,7 +29,7 @@ import (
 // clientPort is the port on which kubeadm's etcd listens for clients.
 const clientPort = 2379
 
-// lostTime is how long a snapshot or copy waits for a disconnected host before the controller gives up.
+// lostTime is how long a snapshot or copy waits for a disconnected host before it fails.
 const lostTime = 10 * time.Minute
 
 // gather reads from the API server everything that a decision depends on. The machines have already been read.
@@ -102,7 +102,7 @@ func (in *kubeadmCluster) hostOf(ctx context.Context, m *infrav1.DroverMachine) 
 	return host, nil
 }
 
-// machine returns the facts that decisions about a machine depend on. It has no side effects.
+// machine returns the facts about a machine that decisions depend on. It has no side effects.
 func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Machine {
 	provisioned := m.Status.Initialization.Provisioned
 	out := kubeadm.Machine{
@@ -129,8 +129,8 @@ func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Mac
 }
 
 // lost reports whether a Host has been disconnected for lostTime. If the hub started after the agent's last connection,
-// the Host's status has no lastSeen. In that case, lost uses the time of the Ready condition's last change, because the
-// disconnection was not earlier. lost has no side effects.
+// the Host's status has no lastSeen. In that case, lost uses the last transition time of the Ready condition, which is
+// never earlier than the disconnection. lost has no side effects.
 func lost(host *v1.Host, now time.Time) bool {
 	if host == nil || hosts.Connected(host) {
 		return false
@@ -142,8 +142,8 @@ func lost(host *v1.Host, now time.Time) bool {
 	return since != nil && now.After(since.Add(lostTime))
 }
 
-// gatherWishes finds the snapshots that the cluster's schedule has created. It also collects the requested snapshots
-// and the restore.
+// gatherWishes collects the snapshots that the cluster's schedule has created, the requested snapshots, and the
+// restore.
 func (in *kubeadmCluster) gatherWishes(w *Wanted) {
 	for _, o := range w.All {
 		if in.cluster != nil && scheduledBy(o, in.cluster) {
@@ -176,8 +176,8 @@ func objectOf(cluster *infrav1.DroverCluster, file string) *kubeadm.Object {
 	}
 }
 
-// copyOf returns the copy of a snapshot that the cluster's credentials give access to. This is the copy at the endpoint
-// and in the bucket that the cluster specifies. copyOf has no side effects.
+// copyOf returns the copy of a snapshot if it is at the endpoint and in the bucket that the cluster specifies, because
+// the cluster's credentials give access only to such a copy. copyOf has no side effects.
 func copyOf(cluster *infrav1.DroverCluster, snapshot *provisionv1.EtcdSnapshot) *kubeadm.Object {
 	at, object := snapshot.Status.S3, objectOf(cluster, snapshot.Status.Snapshot)
 	if at == nil || object == nil || at.Endpoint != object.Endpoint || at.Bucket != object.Bucket {

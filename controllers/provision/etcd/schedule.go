@@ -37,9 +37,9 @@ const (
 	maxName = 200
 )
 
-// scheduledBy reports whether a snapshot was created by a cluster's schedule. The label alone does not show this,
-// because any user can set the label. scheduledBy performs the same checks as the drover-provisioner-etcdsnapshots
-// policy. If the policy does not allow the provisioner to delete a snapshot, the snapshot does not count as scheduled.
+// scheduledBy reports whether a snapshot was created by a cluster's schedule. The label alone is not sufficient,
+// because any user can set it. scheduledBy performs the same checks as the drover-provisioner-etcdsnapshots policy, so
+// it returns false for a snapshot that the policy does not allow the provisioner to delete.
 func scheduledBy(o *provisionv1.EtcdSnapshot, cluster *infrav1.DroverCluster) bool {
 	by := metav1.GetControllerOf(o)
 	if by == nil || o.Labels[provisionv1.LabelScheduled] != "true" || o.Spec.ClusterRef != refTo(cluster.Name) {
@@ -100,7 +100,7 @@ func stored(scheduled []*provisionv1.EtcdSnapshot, restores []*provisionv1.EtcdR
 type timing struct {
 	// due is the scheduled time of a snapshot that must be created now. It is zero if no snapshot is due.
 	due time.Time
-	// again is the time of the next check, or zero if no further check is needed.
+	// again is the time of the next check, or zero if no more checks are needed.
 	again time.Time
 }
 
@@ -124,8 +124,8 @@ func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring
 	return t
 }
 
-// followSchedule creates a snapshot if one is due. It returns the time of the next check, or zero if no further check
-// is needed. If the schedule cannot be parsed, this is reported in the status of the DroverCluster.
+// followSchedule creates a snapshot if one is due. It returns the time of the next check, or zero if no more checks are
+// needed. If the schedule cannot be parsed, the status of the DroverCluster says so.
 func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.Time, error) {
 	if in.cluster == nil || in.cluster.Spec.Etcd.Schedule == "" || !in.cluster.DeletionTimestamp.IsZero() {
 		return time.Time{}, nil
@@ -153,8 +153,8 @@ func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.T
 	return t.again, nil
 }
 
-// inTheWay returns an error if another object has the name of a snapshot that is due. An object that the schedule
-// itself created causes no error. Such an object can exist if the provisioner was killed right after creating it.
+// inTheWay returns an error if another object already has the name of a snapshot that is due. An object that the
+// schedule itself created is not an error. It exists if the provisioner was killed right after creating it.
 func (in *kubeadmCluster) inTheWay(ctx context.Context, cluster *infrav1.DroverCluster, o *provisionv1.EtcdSnapshot, due time.Time) error {
 	present := &provisionv1.EtcdSnapshot{}
 	if err := in.Live.Get(ctx, client.ObjectKeyFromObject(o), present); err != nil {

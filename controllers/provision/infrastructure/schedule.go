@@ -22,9 +22,9 @@ func setScheduled(object *infrav1.DroverCluster, update *status.Update) {
 		meta.RemoveStatusCondition(conditions, infrav1.ConditionEtcdScheduled)
 		return
 	}
-	condition := metav1.Condition{Type: infrav1.ConditionEtcdScheduled, Status: metav1.ConditionTrue, Reason: infrav1.ReasonScheduled, Message: "the schedule was read; the latest EtcdSnapshot shows whether snapshots are made by it", ObservedGeneration: object.Generation}
+	condition := metav1.Condition{Type: infrav1.ConditionEtcdScheduled, Status: metav1.ConditionTrue, Reason: infrav1.ReasonScheduled, Message: "the schedule is valid; to check whether snapshots succeed, see the latest EtcdSnapshot", ObservedGeneration: object.Generation}
 	if _, err := schedule.Parse(text); err != nil {
-		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, infrav1.ReasonScheduleInvalid, "no snapshots of etcd are made: spec.etcd.schedule: "+err.Error()
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, infrav1.ReasonScheduleInvalid, "no etcd snapshots are scheduled: spec.etcd.schedule: "+err.Error()
 	}
 	before := meta.FindStatusCondition(*conditions, condition.Type)
 	if condition.Status == metav1.ConditionFalse && (before == nil || before.Message != condition.Message) {

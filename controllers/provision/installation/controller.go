@@ -45,8 +45,7 @@ const lookAgain = 5 * time.Minute
 // soon is the delay before an installation is checked again after a write that the cache might not contain yet.
 const soon = time.Second
 
-// lostTime is how long a one-time task, such as a snapshot, waits for a disconnected Host before the controller gives
-// up.
+// lostTime is how long a one-time task, such as a snapshot, waits for a disconnected Host before it fails.
 const lostTime = 10 * time.Minute
 
 // leaveTime is how long an installation that is being deleted waits for disconnected Hosts.

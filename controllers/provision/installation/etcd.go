@@ -176,8 +176,8 @@ func (in *input) progress(d k3s.Decision) (progress.All, error) {
 	return all, nil
 }
 
-// waits returns the progress of all snapshots and restores while no decision about the installation is possible. All of
-// them are waiting.
+// waits returns the progress of all snapshots and restores while no decision about the installation is possible: they
+// are all waiting.
 func (in *input) waits(why string) progress.All {
 	all := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}, Again: lookAgain}
 	why = "waits for its ClusterInstallation: " + why

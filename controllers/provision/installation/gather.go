@@ -47,7 +47,7 @@ const (
 // labelInstallation is a label on the Secret of an installation. Its value is the installation's name.
 const labelInstallation = provisionv1.Group + "/installation"
 
-// store holds the Secret with the decisions that must not be made more than once.
+// store holds the Secret with the decisions that must be made only once.
 type store struct {
 	secret *corev1.Secret // nil if it does not exist
 	stored k3s.Stored
@@ -222,8 +222,8 @@ func (r *Reconciler) usable(ctx context.Context, name types.NamespacedName, fiel
 	return secret.Data, nil, nil
 }
 
-// gatherStored reads the stored decisions from the API server. If the decisions were made again, a second cluster would
-// be created.
+// gatherStored reads the stored decisions from the API server. An outdated cache could cause decisions to be made
+// again, which would create a second cluster.
 func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readiness, error) {
 	secret := &corev1.Secret{}
 	name := in.named(in.installation.Name + provisionv1.SecretSuffix)

@@ -63,7 +63,7 @@ func judge(in *input, d k3s.Decision) status.Readiness {
 }
 
 // strangers returns a remark if the cluster has nodes that do not belong to its hosts, or "" otherwise. Such a node can
-// exist if a server's Host is deleted while the Host's agent is disconnected. As long as the machine is running, the
+// exist if a server's Host is deleted while the Host's agent is disconnected: as long as the machine is running, the
 // server joins etcd again.
 func strangers(in *input, d k3s.Decision) string {
 	if in.cluster == nil || in.cluster.Status.Nodes == nil || int(in.cluster.Status.Nodes.Total) <= len(d.Stored.Nodes) {

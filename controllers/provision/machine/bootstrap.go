@@ -34,18 +34,16 @@ const folder = "/var/lib/drover/machine/"
 // sentinel is the file that marks a successful bootstrap, as defined in Cluster API's contract for bootstrap providers.
 const sentinel = "/run/cluster-api/bootstrap-success.complete"
 
-// begins is the beginning of a bootstrap script. It removes the sentinel file of a former bootstrap, because that file
-// says nothing about this one.
+// begins is the beginning of a bootstrap script. It removes the sentinel file of a former bootstrap.
 const begins = "rm -rf " + sentinel + "\nmkdir -p /run/cluster-api\n"
 
 // bootstrap runs a script in the same way as cloud-init: it continues after a failing command. The bootstrap fails if
 // the sentinel file is missing afterward.
 const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstrap did not write ` + sentinel + `" >&2; exit 1; }`
 
-// installScript runs on the machine that has just become a control plane node, and applies the agent's manifest.
-// Therefore, no access from outside is needed. The script retries until the instruction times out. Each distribution
-// stores the administrator's kubeconfig in a different place, and some distributions have kubectl in a directory of
-// their own.
+// installScript runs on the machine that has just become a control plane node, and applies the agent's manifest, so no
+// access from outside is needed. The script retries until the instruction times out. Each distribution stores the
+// administrator's kubeconfig in a different place, and some distributions have kubectl in a directory of their own.
 func installScript() string {
 	names, files, programs := []string{"kubeadm"}, []string{kubeadm.Kubeconfig}, []string{"$PATH", "/usr/local/bin"}
 	for _, d := range k3s.Kubeconfigs() {
@@ -126,8 +124,8 @@ func makeInstructions(in bootstrapInput) (*protocol.HostInstructions, error) {
 	return made, refused(made)
 }
 
-// exported returns the line of the script that passes the Kubernetes version to commands. A command that installs
-// Kubernetes can therefore stay the same when the version changes. This is important because changes to the
+// exported returns the line of the script that passes the Kubernetes version to commands, so that a command that
+// installs Kubernetes can stay the same when the version changes. This is important because changes to the
 // KubeadmConfig are not applied in place.
 func exported(of string) string {
 	if parsed, err := version.ParseSemantic(of); err != nil || "v"+parsed.String() != of {
@@ -148,7 +146,7 @@ func refused(made *protocol.HostInstructions) error {
 	return nil
 }
 
-// named reports whether the provider ID occurs as a separate word in a file or command.
+// named reports whether the provider ID occurs as a whole word in a file or command.
 func named(config *cloudconfig.Config, id string) bool {
 	texts := []string{strings.Join(config.Commands, "\n")}
 	for _, f := range config.Files {

@@ -29,8 +29,8 @@ import (
 // advance performs the next step for a machine. The steps are waiting for Cluster API, choosing a Host, taking the
 // Host, and giving it instructions.
 //
-// The provider ID is written before the Host is taken. A machine therefore never takes two Hosts, no matter when the
-// provisioner is killed or how outdated the provisioner's cache is.
+// The provider ID is written before the Host is taken. A machine therefore never takes two Hosts, even if the
+// provisioner is killed at any point or its cache is outdated.
 func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
 	machine := in.machine
 	if taken := in.host != nil && hosts.TakenBy(in.host, consumer(machine)); taken || machine.Status.HostName != "" {
@@ -146,7 +146,7 @@ func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, status.Re
 	return host.DeepCopy(), status.Readiness{}, nil
 }
 
-// wanted describes the requirements that a machine has for its Host.
+// wanted contains a machine's requirements for its Host.
 type wanted struct {
 	machine *infrav1.DroverMachine
 	// domainLabel is the label whose value is the failure domain. domain is the failure domain that the Machine

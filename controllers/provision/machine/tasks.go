@@ -55,10 +55,9 @@ var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (proto
 
 // work gives a machine's tasks to the Host after the bootstrap, and reports their progress.
 //
-// A task is written to the status before its instruction is given to the Host. The task's outcome is written to the
-// status before the instruction is removed. If the provisioner is killed in between, it therefore leaves no instruction
-// behind, and does not repeat a task that has ended. In any case, the Host's journal ensures that an instruction runs
-// only once.
+// A task is written to the status before its instruction is given to the Host, and the task's outcome is written to the
+// status before the instruction is removed. If the provisioner is killed in between, no instruction is left behind, and
+// a task that has ended is not repeated. In any case, the Host's journal ensures that an instruction runs only once.
 func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (status.Readiness, error) {
 	machine := in.machine
 	if len(machine.Spec.Tasks) == 0 && len(machine.Status.Tasks) == 0 {
@@ -94,8 +93,8 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 	return v, nil
 }
 
-// workOn continues with tasks while Cluster API has paused the machine. This is necessary because an etcd restore
-// pauses the cluster but is itself carried out as tasks. workOn returns the time after which to check again.
+// workOn continues with tasks while Cluster API has paused the machine, because an etcd restore pauses the cluster but
+// is itself carried out by tasks. workOn returns the time after which to check again.
 func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, error) {
 	v := status.Readiness{Again: lookAgain}
 	if !in.machine.DeletionTimestamp.IsZero() || !provisioned(in.machine) || in.host == nil || !hosts.TakenBy(in.host, consumer(in.machine)) || !in.host.DeletionTimestamp.IsZero() {
@@ -148,7 +147,7 @@ func stateOf(all []infrav1.MachineTaskStatus, id string) infrav1.MachineTaskStat
 	return infrav1.MachineTaskStatus{}
 }
 
-// observe returns the progress of a task whose instruction has index i in the Host's instructions.
+// observe returns the progress of the task whose instruction has the index i in the Host's instructions.
 func observe(before infrav1.MachineTaskStatus, host progress.Host, i int) infrav1.MachineTaskStatus {
 	after := before
 	switch {
