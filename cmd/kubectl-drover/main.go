@@ -91,8 +91,8 @@ func run(ctx context.Context, args []string, out, complaints io.Writer) int {
 const completerName = "kubectl_complete-drover"
 
 // argumentsOf returns the arguments of a command line. If the program was started under the name completerName,
-// argumentsOf returns the arguments of the completion command. kubectl needs only a link with that name in the PATH to
-// complete the plugin's arguments.
+// argumentsOf returns the arguments of the completion command. A link with that name in the PATH is therefore
+// sufficient for kubectl to complete the plugin's arguments.
 func argumentsOf(line []string) []string {
 	if name := strings.TrimSuffix(filepath.Base(line[0]), ".exe"); name == completerName {
 		return append([]string{cobra.ShellCompRequestCmd}, line[1:]...)

@@ -126,9 +126,9 @@ func (b *bundle) addKind(ctx context.Context, h *cli.Hub, kind schema.GroupVersi
 // redacted is written to a bundle in place of each string that is removed.
 const redacted = "(removed)"
 
-// withoutTexts returns a copy of an object for a bundle. It keeps numbers, booleans and times. It keeps strings only if
-// they identify objects or come from a fixed set. Any string that a user wrote, even a message or a label, may contain
-// a secret, so all other strings are removed.
+// withoutTexts returns a copy of an object for a bundle. It keeps numbers, booleans, times, and strings that identify
+// objects or come from a fixed set. All other strings, including messages and labels, are removed, because they may
+// contain secrets.
 func withoutTexts(object map[string]any) map[string]any {
 	kept := map[string]any{}
 	for key, value := range object {

@@ -34,7 +34,7 @@ const (
 	logLines, logBytes = 50, 64 << 10
 )
 
-// diagnosis inspects a member to find out why its agent does not connect.
+// diagnosis inspects a member to determine why its agent does not connect.
 type diagnosis struct {
 	pods        coreclient.PodInterface
 	deployments appsclient.DeploymentInterface
@@ -52,7 +52,7 @@ func newDiagnosis(config *rest.Config) (*diagnosis, error) {
 	return &diagnosis{core.Pods(protocol.AgentNamespace), apps.Deployments(protocol.AgentNamespace)}, nil
 }
 
-// explain returns the reason why the agent does not connect, or "" if the reason is not yet known.
+// explain returns the reason why the agent does not connect, or "" if the reason is not known yet.
 func (d *diagnosis) explain(ctx context.Context) string {
 	deployment, err := d.deployments.Get(ctx, protocol.AgentName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -97,8 +97,8 @@ func newest(pods []corev1.Pod) *corev1.Pod {
 	return found
 }
 
-// notedError returns the error that the agent recorded in its Deployment, together with the time of the error and
-// advice. It returns "" if the agent is connected, or if the agent's version does not record errors.
+// notedError returns the error that the agent recorded in its Deployment, with the time of the error and advice. It
+// returns "" if the agent is connected, or if its version does not record errors.
 func notedError(d *appsv1.Deployment) string {
 	text := d.Annotations[v1.AnnotationAgentLastError]
 	if text == "" {

@@ -33,9 +33,8 @@ import (
 )
 
 const (
-	// manifestManager is the field manager of the agent's objects in the member. It is the same as kubectl's, because
-	// the command that "import" prints uses kubectl. As a result, "import" and the printed command can be run in any
-	// order.
+	// manifestManager is the field manager of the agent's objects in the member. It is kubectl's own field manager, so
+	// that "import" and the kubectl command that it prints can be run in any order.
 	manifestManager = "kubectl"
 	// importLimit is the default of --timeout. It allows enough time to pull an image.
 	importLimit = 5 * time.Minute
@@ -102,8 +101,8 @@ type importer struct {
 	joined string
 	// away is true while the hub is unavailable.
 	away bool
-	// inMember finds out why the agent does not connect. It is nil if this command does not install the agent. The
-	// field looked is the time of the last inspection.
+	// inMember determines why the agent does not connect. It is nil if this command does not install the agent. The field
+	// looked is the time of the last inspection.
 	inMember *diagnosis
 	looked   time.Time
 	why      string
@@ -204,7 +203,7 @@ func (i *importer) create(ctx context.Context, set labels.Set) error {
 	return nil
 }
 
-// keep accepts an existing Cluster if it matches the flags.
+// keep returns nil if an existing Cluster matches the flags.
 func (i *importer) keep(ctx context.Context, set labels.Set) error {
 	found := &v1.Cluster{}
 	if err := i.hub.Get(ctx, i.key, found); err != nil {
@@ -288,8 +287,8 @@ func (i *importer) apply(ctx context.Context, config *rest.Config, manifest []by
 	}
 }
 
-// sameCluster returns an error if a different cluster has already joined as this Cluster. The hub would refuse the new
-// cluster later anyway.
+// sameCluster returns an error if a different cluster has already joined as this Cluster, because the hub would refuse
+// the new cluster.
 func (i *importer) sameCluster(ctx context.Context, member client.Client) error {
 	system := &corev1.Namespace{}
 	err := member.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, system)
@@ -360,7 +359,7 @@ func (i *importer) show(cluster *v1.Cluster) {
 	i.tell(said)
 }
 
-// diagnoseInterval is the interval at which the member is inspected to find out why its agent does not connect.
+// diagnoseInterval is the interval at which the member is inspected to determine why its agent does not connect.
 const diagnoseInterval = 2 * time.Second
 
 func (i *importer) diagnose(ctx context.Context, cluster *v1.Cluster) {
@@ -373,7 +372,7 @@ func (i *importer) diagnose(ctx context.Context, cluster *v1.Cluster) {
 	}
 }
 
-// tell prints a text, unless the last printed text was the same.
+// tell prints a text unless it is the same as the last printed text.
 func (i *importer) tell(said string) {
 	if said != i.last {
 		i.last = said

@@ -68,7 +68,7 @@ of at most 20 pods are printed.`,
 	return c
 }
 
-// oneFlag rejects arguments. If there is one, it is probably the Cluster.
+// oneFlag rejects arguments. An argument is probably the name of the Cluster.
 func oneFlag(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("kubectl drover logs agent has no arguments but got %q: use \"kubectl drover logs agent -c %s\"",

@@ -36,8 +36,8 @@ import (
 const (
 	// managerName is the name of the manager's Deployment and Lease.
 	managerName = "drover-manager"
-	// soon is the remaining validity below which a certificate is reported as a problem. The hub normally renews its
-	// certificates earlier.
+	// soon is the remaining validity below which a certificate is reported as a problem, because the hub normally renews
+	// its certificates earlier.
 	soon = 14 * 24 * time.Hour
 	// dialLimit limits how long the hub's proxy may take to respond.
 	dialLimit = 5 * time.Second
@@ -248,7 +248,7 @@ func (r *statusReader) count(all []v1.Cluster) {
 	}
 }
 
-// agentProblem describes a state that n agents have.
+// agentProblem returns a message about n agents in the given state.
 func agentProblem(state string, n int) string {
 	agents, are := "agents", "are"
 	if n == 1 {
@@ -285,7 +285,7 @@ func (r *statusReader) hosts(ctx context.Context) error {
 	return err
 }
 
-// approval records an object that does not change until an administrator confirms a restore.
+// approval records an object that is not changed until an administrator confirms a restore.
 func (r *statusReader) approval(kind string, object client.Object, conditions []metav1.Condition) {
 	if meta.IsStatusConditionFalse(conditions, v1.ConditionRestoreConfirmed) {
 		r.status.Approvals = append(r.status.Approvals, fmt.Sprintf("%s %s: confirm with \"kubectl drover restored\"", kind,
@@ -314,7 +314,7 @@ func (r *statusReader) providers(ctx context.Context) error {
 	return nil
 }
 
-// certificates determines when the hub proxy's CA and certificate expire. This requires no rights on the hub.
+// certificates determines when the hub proxy's CA and certificate expire. The user does not need any rights on the hub.
 func (r *statusReader) certificates(ctx context.Context) {
 	if r.status.Hub.URL == "" {
 		r.status.Unread = append(r.status.Unread, "certificates: the address of the hub's proxy is not in the kubeconfig: "+

@@ -147,7 +147,7 @@ func (u *uninstaller) run(ctx context.Context) error {
 		for _, r := range left {
 			problems = append(problems, fmt.Errorf("%s is still there", r))
 		}
-		// one lost connection must not hide the other errors
+		// a lost connection must not hide the other errors
 		return errors.New("not everything is gone, run it again: " + errors.Join(problems...).Error())
 	case err != nil:
 		return err

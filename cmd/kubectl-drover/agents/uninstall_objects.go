@@ -143,8 +143,8 @@ func applied(o *metav1.PartialObjectMetadata, manager string) bool {
 	})
 }
 
-// nodes finds the nodes that plans have worked on. Uninstalling removes the plans' marks from these nodes and uncordons
-// the nodes that a plan cordoned.
+// nodes finds the nodes on which plans have run. Uninstalling removes the plans' labels and annotations from these
+// nodes, and uncordons the nodes that a plan cordoned.
 func (u *uninstaller) nodes(ctx context.Context) ([]removal, error) {
 	k := protocol.ObjectKind{Name: "Node", APIVersion: "v1", Resource: "nodes"}
 	found, err := u.list(ctx, k, "")
@@ -167,7 +167,8 @@ func (u *uninstaller) nodes(ctx context.Context) ([]removal, error) {
 	return all, nil
 }
 
-// release returns the patch that removes the plans' marks from a node, and reports whether the node has any marks.
+// release returns the patch that removes the plans' labels and annotations from a node, and reports whether the node
+// has any.
 func release(node *metav1.PartialObjectMetadata) (patch map[string]any, needed bool) {
 	annotations, labels := map[string]any{}, map[string]any{}
 	patch = map[string]any{"metadata": map[string]any{"annotations": annotations, "labels": labels, "resourceVersion": node.ResourceVersion}}
@@ -231,8 +232,8 @@ func definitions() protocol.ObjectKind {
 	return protocol.ObjectKind{Name: crdKind, APIVersion: "apiextensions.k8s.io/v1", Resource: "customresourcedefinitions"}
 }
 
-// isHub reports whether the cluster is also a hub. If it is, isHub tells the user so. The hub's own objects and the
-// kinds that the hub needs are not removed.
+// isHub reports whether the cluster is also a hub, and prints a message if it is. The hub's own objects and the kinds
+// that the hub needs are not removed.
 func (u *uninstaller) isHub(ctx context.Context) (bool, error) {
 	const clusters = "clusters." + v1.Group
 	_, err := u.objects.Resource(resourceOf(definitions())).Get(ctx, clusters, metav1.GetOptions{})

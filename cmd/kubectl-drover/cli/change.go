@@ -70,7 +70,7 @@ func (ch *Change) Local() bool { return ch.dryRun == dryRunClient }
 func (ch *Change) Prints() bool { return ch.output != "" }
 
 // Make calls do to change an object, and then prints the object. In a client-side dry run, it does not call do. In a
-// server-side dry run, the client that do receives does not persist any changes. done describes the change, for example
+// server-side dry run, it passes do a client that does not persist changes. done describes the change, for example
 // "created".
 func (ch *Change) Make(h *Hub, out io.Writer, object client.Object, done string, do func(client.Client) error) error {
 	if !ch.Local() {
@@ -98,8 +98,8 @@ type Checked struct {
 	Unread []string
 }
 
-// Check calls check, which reads the objects that a command line refers to. In a client-side dry run, mistakes are only
-// warnings, and a message lists the objects that were not checked.
+// Check calls check, which reads the objects that a command line refers to. In a client-side dry run, Check only warns
+// about mistakes, and lists the objects that were not checked.
 func (ch *Change) Check(ctx context.Context, c *cobra.Command, check func(context.Context) (Checked, error)) error {
 	if ch.Local() {
 		limited, cancel := context.WithTimeout(ctx, checkLimit)
@@ -169,8 +169,8 @@ func (ch *Change) print(kinds *runtime.Scheme, out io.Writer, object client.Obje
 	return nil
 }
 
-// Manifest returns an object in the form in which it would be stored in a Git repository. This form has no status and
-// none of the metadata that the hub sets.
+// Manifest returns an object in the form in which it would be stored in a Git repository, without the status and the
+// metadata that the hub sets.
 func Manifest(object client.Object) (map[string]any, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

@@ -32,7 +32,7 @@ func Offer(choices ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// Beginning returns the names that have the prefix start. It also prevents the shell from completing file names.
+// Beginning returns the names that have the prefix start, and prevents the shell from completing file names.
 func Beginning(start string, names []string) ([]string, cobra.ShellCompDirective) {
 	names = slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(name string) bool {
 		return !strings.HasPrefix(name, start)

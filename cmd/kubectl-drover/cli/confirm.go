@@ -16,7 +16,7 @@ import (
 	"golang.org/x/term"
 )
 
-// BindYes adds the flag --yes. This flag confirms a destructive command.
+// BindYes adds the flag --yes, which confirms a destructive command.
 func BindYes(c *cobra.Command, yes *bool) {
 	c.Flags().BoolVar(yes, "yes", false, "Do not ask for confirmation")
 }

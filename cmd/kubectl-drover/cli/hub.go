@@ -34,12 +34,11 @@ type Hub struct {
 	Workspace string
 }
 
-// Hub connects to the hub for a command that may change something. It returns an error if the hub was only guessed. See
+// Hub connects to the hub for a command that may make changes. It returns an error if the hub was only guessed. See
 // FindHub.
 func (o *Options) Hub() (*Hub, error) { return o.connect(false) }
 
-// HubToRead connects to the hub for a command that changes nothing. If the hub was only guessed, HubToRead tells the
-// user which hub it is.
+// HubToRead connects to the hub for a read-only command. If the hub was only guessed, HubToRead prints which hub it is.
 func (o *Options) HubToRead() (*Hub, error) { return o.connect(true) }
 
 func (o *Options) connect(reads bool) (*Hub, error) {
@@ -68,8 +67,8 @@ func (o *Options) connect(reads bool) (*Hub, error) {
 	return &Hub{WithWatch: c, Config: config, Workspace: cmp.Or(o.Workspace, workspace)}, nil
 }
 
-// hubKubeconfig returns the kubeconfig with the hub's context as the current context. If the hub's context has no
-// namespace, hubKubeconfig also returns the workspace of the Cluster that the user's current context points to.
+// hubKubeconfig returns the kubeconfig with the hub's context as the current context. If this context has no namespace,
+// hubKubeconfig also returns the workspace of the Cluster that the user's current context points to.
 func (o *Options) hubKubeconfig(reads bool) (loaded clientcmd.ClientConfig, workspace string, err error) {
 	loaded = o.Kubeconfig()
 	raw, err := o.RawConfig()
@@ -98,8 +97,8 @@ func (o *Options) hubKubeconfig(reads bool) (loaded clientcmd.ClientConfig, work
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &overrides), workspace, nil
 }
 
-// Say tells the user which hub the command uses or which user the command acts as. Only the first call prints anything.
-// During shell completion, no call does.
+// Say prints the hub that the command uses, or the user that it acts as. Only the first call prints a line, and none
+// during shell completion.
 func (o *Options) Say(format string, args ...any) {
 	if o.says != nil {
 		fmt.Fprintf(o.says, format, args...)
@@ -115,7 +114,7 @@ func (o *Options) OnHub(c *cobra.Command, limit time.Duration, do func(context.C
 	return on(c, limit, o.Hub, do)
 }
 
-// ReadHub does the same as OnHub for a command that changes nothing. See HubToRead.
+// ReadHub does the same as OnHub for a read-only command. See HubToRead.
 func (o *Options) ReadHub(c *cobra.Command, limit time.Duration, do func(context.Context, *Hub) error) error {
 	return on(c, limit, o.HubToRead, do)
 }
@@ -131,8 +130,8 @@ func on(c *cobra.Command, limit time.Duration, connect func() (*Hub, error),
 	return do(ctx, h)
 }
 
-// MadeByDrover returns an error unless Drover created the Secret for this Cluster or Host. The content of such a Secret
-// is applied in a cluster with full rights, or is run as root on a machine.
+// MadeByDrover returns an error unless Drover created the Secret for this Cluster or Host. This check is important
+// because the content is applied in a cluster with full rights, or is run as root on a machine.
 func MadeByDrover(secret *corev1.Secret, owner client.Object, kind string) error {
 	if found := registration.Foreign(secret, owner, kind); found != "" {
 		return fmt.Errorf("secret %s was not created by Drover: %s: its content is not applied or shown. "+

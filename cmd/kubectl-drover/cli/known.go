@@ -118,7 +118,7 @@ func (o *Options) HubContext(raw *clientcmdapi.Config) (string, error) {
 // context.
 //
 // The result guessed is true if FindHub returns the most recently selected hub but the current context may belong to a
-// different hub. A command that changes something must not use a guessed hub.
+// different hub. A command that makes changes must not use a guessed hub.
 func (o *Options) FindHub(raw *clientcmdapi.Config) (name string, guessed bool, err error) {
 	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
 	if o.Overrides.CurrentContext != "" || o.Overrides.ClusterInfo.Server != "" {
@@ -163,8 +163,8 @@ func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
 		Visible(name), Visible(base), Quoted(base))
 }
 
-// LeadsToHub reports whether a context is known to point to a hub's API server. This is the case if the context was
-// selected as the hub, or if the URL of the context's server shows it.
+// LeadsToHub reports whether a context is known to point to a hub's API server, because it was selected as the hub or
+// because of its server's URL.
 func LeadsToHub(raw *clientcmdapi.Config, name string) bool {
 	return !MarkOf(raw, name).Selected.IsZero() || strings.HasSuffix(ServerOf(raw, name), PathLocal)
 }
@@ -217,7 +217,7 @@ func NamedHub(raw *clientcmdapi.Config, name string) (string, error) {
 // ErrNoHub is returned when a command needs a hub but cannot determine one.
 var ErrNoHub = errors.New("no hub is known")
 
-// ErrGuessed returns the error for a command that would change something on a hub that was only guessed.
+// ErrGuessed returns the error for a command that would make changes on a hub that was only guessed.
 func ErrGuessed(hub string) error {
 	return fmt.Errorf("the current context does not say which hub is meant, and this command may change something: "+
 		"select the hub with --hub or --context, for example --hub=%s, or make it current with \"kubectl drover use --hub\"",

@@ -83,10 +83,10 @@ func (o *Options) contextConfig(raw clientcmdapi.Config, name string) (*rest.Con
 	return config, nil
 }
 
-// wayTo returns a context that points to the hub. It also returns the URL of the member's path on that hub. It prefers
-// the current context, then a context for this member, then any context for the hub. wayTo ignores contexts that do not
-// point to the hub's proxy, because another hub may have a Cluster with the same name. If the proxy's address is not
-// known and contexts for several hubs match, wayTo returns an error.
+// wayTo returns a context that points to the hub, and the URL of the member's path on that hub. It prefers the current
+// context, then a context for this member, then any context for the hub. wayTo ignores contexts that do not point to
+// the hub's proxy, because another hub may have a Cluster with the same name. If the proxy's address is not known and
+// contexts for several hubs match, wayTo returns an error.
 func wayTo(raw clientcmdapi.Config, hub, current, workspace, cluster string) (context, server string, err error) {
 	path := MemberPath(workspace, cluster)
 	base := func(name string) (string, bool) {

@@ -3,8 +3,7 @@
 
 // Package cli contains the code that all commands of the plugin share.
 //
-// It contains the flags, the hub client, the output formats, the exit codes, and functions that make text safe to
-// print.
+// It contains flags, the hub client, output formats, exit codes, and functions that make text safe to print.
 package cli
 
 import (
@@ -94,7 +93,7 @@ func (o *Options) BindWorkspace(c *cobra.Command) {
 	Complete(c, "workspace", o.CompleteWorkspaces)
 }
 
-// TakeWorkspace takes the workspace from a name in the form WORKSPACE/NAME, and leaves NAME.
+// TakeWorkspace removes the workspace from a name in the form WORKSPACE/NAME, and selects that workspace.
 func (o *Options) TakeWorkspace(target *string) error {
 	workspace, name, found := strings.Cut(*target, "/")
 	if !found {
@@ -177,8 +176,8 @@ func (o *Options) RawConfig() (clientcmdapi.Config, error) {
 	return raw, nil
 }
 
-// ConfigOf returns the client configuration for a context in a kubeconfig. In error messages, it calls the expected
-// server by the value of whose, for example "hub" or "member".
+// ConfigOf returns the client configuration for a context in a kubeconfig. Error messages refer to the expected server
+// by the value of whose, for example "hub" or "member".
 func ConfigOf(loaded clientcmd.ClientConfig, whose string) (*rest.Config, error) {
 	config, err := loaded.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {

@@ -112,7 +112,7 @@ func parseJSONPath(template string) (*jsonpath.JSONPath, error) {
 	return path, nil
 }
 
-// PrintsOnlyItems reports whether the output of a list for users has only lines about its items.
+// PrintsOnlyItems reports whether the text output of a list contains only lines about its items.
 func (o *Options) PrintsOnlyItems() bool { return o.Output == OutputWide || o.Output == OutputName }
 
 // Listing turns c into a command that lists the objects of one workspace or of all workspaces. It calls read to get the

@@ -25,7 +25,7 @@ const (
 // ErrDenied makes a command exit with ExitDenied. The command has already printed its answer.
 var ErrDenied = errors.New("denied")
 
-// Run runs one command line and returns the exit code.
+// Run runs a command line and returns the exit code.
 func Run(ctx context.Context, version string, commands func(*Options) []*cobra.Command, args []string,
 	out, complaints io.Writer) int {
 	out, complaints = Terminal{Out: out}, Terminal{Out: complaints}

@@ -16,7 +16,7 @@ import (
 
 // Terminal removes from a command's output all characters that control the terminal or change how other characters
 // look. Some of the output comes from members, or from users with fewer rights than the reader. All output of the
-// plugin goes through a Terminal, except the escape codes that "plan watch" uses to redraw its picture.
+// plugin goes through a Terminal, except the escape codes with which "plan watch" redraws the display.
 type Terminal struct{ Out io.Writer }
 
 // Write writes the text in the form that Visible returns.
@@ -65,7 +65,7 @@ func Plain(text string) string {
 	}, text)
 }
 
-// shellWord matches words that mean the same to a shell without quotes.
+// shellWord matches words that do not have to be quoted in a shell.
 var shellWord = regexp.MustCompile(`^[A-Za-z0-9_@:,./+-]+$`)
 
 // Quoted returns a word of a command that the user may copy into a shell. It applies Plain to the word.
@@ -77,7 +77,7 @@ func Quoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// Say formats text. It applies Plain to each word, because some words are written by other users.
+// Say formats text. It applies Plain to each argument, because some arguments are written by other users.
 func Say(b *strings.Builder, format string, words ...any) {
 	for i, word := range words {
 		switch word := word.(type) {

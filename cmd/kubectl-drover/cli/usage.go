@@ -67,8 +67,8 @@ func onlyCommand(c *cobra.Command) *cobra.Command {
 // suggestedDistance is the maximum edit distance between a mistyped command and a suggestion.
 const suggestedDistance = 2
 
-// finish prepares a command and its subcommands. Each command then suggests alternatives to unknown subcommands, and
-// shells complete file names only for arguments that are files.
+// finish configures a command and its subcommands to suggest alternatives to unknown subcommands, and to complete file
+// names only for arguments that are files.
 func finish(c *cobra.Command) {
 	if c.HasSubCommands() {
 		suggest(c)
@@ -86,7 +86,7 @@ func finish(c *cobra.Command) {
 	}
 }
 
-// flagError explains an invalid flag. It is needed because the errors from Go's parsers mention functions and types.
+// flagError explains an invalid flag. It replaces the errors from Go's parsers, which mention functions and types.
 func flagError(c *cobra.Command, err error) error {
 	if wrong := (*pflag.InvalidValueError)(nil); errors.As(err, &wrong) {
 		wants := map[string]string{

@@ -104,7 +104,7 @@ func (e *exporter) check() error {
 	return e.flags.CheckOutput()
 }
 
-// run reads, converts and writes the objects. It writes nothing until it has read everything.
+// run reads and converts all objects, and then writes them.
 func (e *exporter) run(ctx context.Context) error {
 	if err := e.readPrincipals(); err != nil {
 		return err
@@ -164,7 +164,7 @@ func (e *exporter) readPrincipals() error {
 }
 
 // write writes the export to a folder. Secrets are written to a separate folder with its own file of digests, because
-// neither the values of Secrets nor digests of these values may be committed to Git.
+// neither the values of Secrets nor their digests may be committed to Git.
 func (e *exporter) write(result rancher.Result) error {
 	files, err := result.Files()
 	if err != nil {

@@ -79,8 +79,7 @@ func (f folder) write(files map[string][]byte) error {
 	return f.replace(root, files, stale, sums)
 }
 
-// check returns the reason why a file cannot be written. If content is nil, it returns the reason why the file cannot
-// be removed.
+// check returns the reason why a file cannot be written or, if content is nil, why it cannot be removed.
 func (f folder) check(root *os.Root, name string, content []byte, sums map[string][]string) string {
 	if !fs.ValidPath(name) || strings.Contains(name, `\`) {
 		return fmt.Sprintf("%q is not a path in the folder", name)

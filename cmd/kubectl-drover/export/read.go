@@ -120,8 +120,7 @@ func (s source) note(what, why string) {
 	*s.unread = append(*s.unread, rancher.Unread{What: what, Why: why})
 }
 
-// failed records the reason why a kind could not be read. If the server does not serve the kind, there is nothing to
-// record.
+// failed records the reason why a kind could not be read. It ignores kinds that the server does not serve.
 func (s source) failed(ctx context.Context, plural string, err error) error {
 	switch {
 	case err == nil || meta.IsNoMatchError(err) || apierrors.IsNotFound(err):
@@ -200,7 +199,7 @@ func (e *exporter) readSecrets(ctx context.Context, s source, all *rancher.Objec
 	return s.failed(ctx, "secrets", err)
 }
 
-// readMembers reads the members' Plans. It also reads which project each namespace belongs to.
+// readMembers reads the Plans and the projects of the namespaces in all members.
 func (e *exporter) readMembers(ctx context.Context, local source, all *rancher.Objects) error {
 	e.Members = map[string]rancher.Member{}
 	sources := map[string]source{}
@@ -231,7 +230,7 @@ func (e *exporter) readMembers(ctx context.Context, local source, all *rancher.O
 	return nil
 }
 
-// readMember reads the cluster's Plans. It also reads which project each namespace of the cluster belongs to.
+// readMember reads the Plans and the projects of the namespaces in the cluster.
 func readMember(ctx context.Context, s source, id string) (rancher.Member, error) {
 	m := rancher.Member{Namespaces: map[string][]string{}}
 	list := &metav1.PartialObjectMetadataList{}
@@ -242,7 +241,7 @@ func readMember(ctx context.Context, s source, id string) (rancher.Member, error
 		if !ok {
 			return fmt.Errorf("%T is not an object", o)
 		}
-		// Rancher reads the annotation and updates the label of the same name to match it.
+		// The annotation takes precedence, because Rancher updates the label of the same name to match it.
 		if cluster, project, found := strings.Cut(namespace.Annotations[rancher.LabelProjectID], ":"); found && cluster == id {
 			m.Namespaces[project] = append(m.Namespaces[project], namespace.Name)
 		}

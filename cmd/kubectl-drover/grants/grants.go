@@ -122,7 +122,7 @@ func (o *options) run(c *cobra.Command, args []string, do func(context.Context, 
 	return o.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error { return do(ctx, c, h) })
 }
 
-// parse checks the arguments. If an argument has the form WORKSPACE/NAME, parse takes the workspace from it.
+// parse checks the arguments. If an argument has the form WORKSPACE/NAME, parse selects the workspace.
 func (o *options) parse(args []string) error {
 	name := args[0]
 	if o.kind != string(v1.SubjectUser) && o.kind != string(v1.SubjectGroup) {
@@ -181,8 +181,8 @@ func (o *options) binding(workspace string) (client.Object, error) {
 var unnamed = regexp.MustCompile(`[^a-z0-9]+`)
 
 // bindingName returns the value of --name, or a name made from the user, the role and the target. The generated name
-// ends with a digest. The digest keeps the names of two bindings distinct even if their users' names differ only in
-// characters that object names must not contain.
+// ends with a digest, so that the names of two bindings differ even if their users' names differ only in characters
+// that object names must not contain.
 func (o *options) bindingName() string {
 	if o.name != "" {
 		return o.name
@@ -221,7 +221,7 @@ func (o *options) ending(now time.Time) (*metav1.Time, error) {
 	return &metav1.Time{Time: end.UTC().Truncate(time.Second)}, nil
 }
 
-// lasting parses a duration. The duration may also be given in days.
+// lasting parses a duration, which may also be in days.
 func lasting(text string) (time.Duration, error) {
 	if days, found := strings.CutSuffix(text, "d"); found {
 		n, err := strconv.ParseUint(days, 10, 16)

@@ -17,8 +17,8 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// check looks for a role, a Cluster, a Project or a user with a password that does not exist. The hub would accept a
-// binding that refers to a missing object, but the binding would grant nothing.
+// check reports a role, a Cluster, a Project or a user with a password that does not exist. The hub would accept a
+// binding that refers to a missing object, but the binding would have no effect.
 func (o *options) check(ctx context.Context, h *cli.Hub) (cli.Checked, error) {
 	var found cli.Checked
 	wanted, name, target := v1.ContextCluster, o.cluster, client.Object(&v1.Cluster{})
@@ -53,7 +53,8 @@ func (o *options) check(ctx context.Context, h *cli.Hub) (cli.Checked, error) {
 	return found, err
 }
 
-// checkUser adds a warning if a user with a password does not exist. The hub does not know the users of providers.
+// checkUser adds a warning if a user with a password does not exist. It cannot check users of providers, because the
+// hub does not have them.
 func (o *options) checkUser(ctx context.Context, h *cli.Hub, found *cli.Checked) error {
 	name, local := strings.CutPrefix(o.subject.Name, v1.PrincipalPrefixLocal)
 	if !local || o.subject.Kind != v1.SubjectUser {

@@ -37,8 +37,7 @@ func explainDecoding(err error) error {
 	return errors.New(text)
 }
 
-// fieldOf returns the path of a field. The path omits the names of embedded Go structs. These names start with a
-// capital letter.
+// fieldOf returns the path of a field. It omits the names of embedded Go structs, which start with a capital letter.
 func fieldOf(path string) string {
 	parts := slices.DeleteFunc(strings.Split(path, "."), func(part string) bool {
 		return part == "" || unicode.IsUpper(rune(part[0]))

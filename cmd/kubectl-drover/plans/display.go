@@ -33,8 +33,8 @@ type display struct {
 
 	drawn int    // the number of lines that the current picture occupies on the terminal
 	last  string // the most recently written line
-	// first is the time at which the display first read the plan. The field done is the number of nodes that were
-	// complete at that time. The remaining time is estimated from the progress since then.
+	// first is the time at which the display first read the plan, and done is the number of nodes that were complete at
+	// that time. The remaining time is estimated from the progress since then.
 	first time.Time
 	done  int32
 }
@@ -50,8 +50,8 @@ func newDisplay(out io.Writer) *display {
 	return d
 }
 
-// plan shows a plan. The result done is true if there is nothing left to wait for, because the plan is complete or has
-// stalled (ErrDenied), or because it cannot be shown.
+// plan shows a plan. The result done is true if the command must end, because the plan is complete or has stalled
+// (ErrDenied), or because it cannot be shown.
 func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	if d.first.IsZero() {
 		d.first = d.now()
@@ -92,9 +92,8 @@ func (d *display) unreadable(err error) error {
 	return d.write(text, false)
 }
 
-// write writes a line or replaces the last picture, unless nothing has changed. It cuts the lines of a picture at the
-// edge of the terminal, so that the next picture can be drawn at the same position. It does not cut the lines of the
-// final picture.
+// write writes a line or redraws the display, unless nothing has changed. It truncates lines at the edge of the
+// terminal, so that the display can be redrawn at the same position. The final output is not truncated.
 func (d *display) write(text string, last bool) error {
 	if text == d.last {
 		return nil
@@ -134,7 +133,7 @@ func (d *display) line(p *v1.Plan) string {
 	return strings.Join(append(parts, message), "; ")
 }
 
-// picture describes a plan in several lines.
+// picture describes a plan in several lines for the display.
 func (d *display) picture(p *v1.Plan) string {
 	var b strings.Builder
 	reason, message := stateOf(p)
@@ -178,8 +177,8 @@ func failure(f *v1.NodeFailure) string {
 	return text
 }
 
-// left estimates the time that remains until the plan is complete. It is based on the progress since the plan was first
-// read, and assumes that the remaining members resemble the members that have made progress.
+// left estimates the time until the plan is complete. The estimate is based on the progress since the plan was first
+// read, and assumes that the remaining members are similar to the members that have made progress.
 func (d *display) left(s *v1.PlanStatus) string {
 	if s.Nodes == nil || s.Clusters == nil || s.Nodes.Complete <= d.done {
 		return ""

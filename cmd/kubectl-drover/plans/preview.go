@@ -34,7 +34,7 @@ const (
 	// maxSimulated is the maximum total number of simulated nodes. A simulation of more nodes would take gigabytes of
 	// memory and several hours.
 	maxSimulated = 50_000
-	// fromInput is the file name that stands for standard input.
+	// fromInput is the file name for standard input.
 	fromInput = "-"
 )
 
@@ -126,8 +126,8 @@ func (r *previewOptions) preview(ctx context.Context, in io.Reader, out io.Write
 	return nil
 }
 
-// interruptible is a writer that fails once ctx is canceled. This stops a simulation, because a simulation writes a
-// line for each step but does not accept a context.
+// interruptible is a writer that fails once ctx is canceled. This stops a simulation, which writes a line for each step
+// but does not accept a context.
 type interruptible struct {
 	ctx context.Context
 	out io.Writer
@@ -375,7 +375,8 @@ func (r *previewOptions) fillNodes(ctx context.Context, h *cli.Hub, a *preview) 
 	return nil
 }
 
-// nodesOf returns how many nodes of a Cluster to simulate. The number comes from the agent and must not be trusted.
+// nodesOf returns the number of nodes of a Cluster to simulate. The agent reports this number, so it must not be
+// trusted.
 func nodesOf(c *v1.Cluster, nodes int) int {
 	if nodes == 0 && c.Status.Nodes != nil {
 		nodes = min(int(c.Status.Nodes.Total), maxNodes)

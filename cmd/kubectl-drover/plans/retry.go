@@ -121,8 +121,8 @@ func alreadyPaused(plan *v1.Plan) error {
 var errChanged = errors.New("another client has changed the plan in the meantime, and the command leaves it as it is")
 
 // pause pauses a plan, unless someone else pauses it first. It returns the new generation and the previous value of
-// spec.paused: false, or nil if the field was not set. The difference matters when the value is restored, because the
-// plan must then match a manifest that sets the default explicitly.
+// spec.paused: false, or nil if the field was not set. They are distinguished so that the restored plan matches its
+// manifest even if the manifest sets the default explicitly.
 func pause(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan) (before any, generation int64, err error) {
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the status changes while nodes fail
 		stored := &unstructured.Unstructured{}
@@ -153,7 +153,7 @@ func pause(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan) (bef
 	return before, generation, err
 }
 
-// setPaused sets spec.paused in the given version of a plan, or removes the field if value is nil. It returns the new
+// setPaused sets spec.paused in the given version of a plan, or removes the field if value is nil, and returns the new
 // generation.
 func setPaused(ctx context.Context, w client.Client, plan *v1.Plan, version string, value any) (int64, error) {
 	patch, err := json.Marshal(map[string]any{
@@ -168,8 +168,8 @@ func setPaused(ctx context.Context, w client.Client, plan *v1.Plan, version stri
 }
 
 // restore sets spec.paused back to its value before the pause, or removes the field if before is nil. generation is the
-// generation that the pause created. If another client has changed the spec since then, restore does not change it,
-// because the other client's user may want the plan to be paused.
+// generation after the pause. If another client has changed the spec since then, restore does not change it, because
+// the other user may want the plan to be paused.
 func restore(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan, generation int64, before any) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the status changes while members pause
 		now := &v1.Plan{}
@@ -238,7 +238,7 @@ func withFailures(s *v1.PlanStatus) []string {
 }
 
 // pausedMembers reports whether each member with failures has paused or cannot pause. The result left lists the members
-// that have not paused. A plan without a target has no members. For this plan, it checks the reason of the plan itself.
+// that have not paused. For a plan without a target, which has no members, it checks the reason of the plan itself.
 func pausedMembers(plan *v1.Plan, with []string) (done bool, left []string) {
 	s := &plan.Status
 	if s.Clusters == nil {

@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package projects contains the commands for Projects, which group namespaces in members under common owners and
-// quotas.
+// Package projects contains the commands for Projects, which group namespaces in members.
 package projects
 
 import (
@@ -95,7 +94,7 @@ func (f creating) project(workspace, name string) (*v1.Project, error) {
 	return p, nil
 }
 
-// check looks for a Cluster that does not exist. The hub would accept a Project that refers to a missing Cluster.
+// check reports a Cluster that does not exist, because the hub would accept a Project that refers to a missing Cluster.
 func (f creating) check(ctx context.Context, h *cli.Hub) (found cli.Checked, err error) {
 	if f.cluster == "" {
 		return found, nil

@@ -115,7 +115,7 @@ func (c *conversion) projectBindings() []pending {
 	return todo
 }
 
-// again reports whether an older binding grants the same role to the same subject.
+// again reports whether an older binding already grants the same role to the same subject.
 func (c *conversion) again(seen map[string]bool, what string, where, role string, s v1.Subject) bool {
 	key := strings.Join([]string{where, role, string(s.Kind), s.Name}, "\x00")
 	if seen[key] {

@@ -12,8 +12,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// globalBindings exports the rights in clusters that global roles grant. It only reports all other rights, because
-// rights to Rancher itself correspond to RBAC on the hub.
+// globalBindings exports the rights in clusters that global roles grant. It only reports other rights, because rights
+// to Rancher itself correspond to RBAC on the hub.
 func (c *conversion) globalBindings() []pending {
 	roles, counted := map[string]GlobalRole{}, map[string]int{}
 	for _, r := range c.in.GlobalRoles {

@@ -17,7 +17,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// NoName takes the place of a principal's name in a Mapping. Nothing is granted to a principal with this name.
+// NoName in place of a principal's name in a Mapping means that no rights are granted to the principal.
 const NoName = "-"
 
 // localProvider is the provider of users who sign in to the hub with a password.
@@ -45,14 +45,14 @@ type Provider struct {
 type Principal struct {
 	Rancher string         `json:"rancher"`
 	Kind    v1.SubjectKind `json:"kind"`
-	// Name is the name in Drover that a user entered when completing the Mapping. It is empty if no name was entered,
-	// and NoName if nothing should be granted to the principal.
+	// Name is the name in Drover that a user entered when completing the Mapping. It is empty if no name was entered, and
+	// NoName if no rights should be granted to the principal.
 	Name string `json:"name"`
 	// Decided is the name that is derived from Rancher's records. Each export derives it again.
 	Decided string `json:"decided,omitempty"`
 	// Suggested is a name that a user should confirm.
 	Suggested string `json:"suggested,omitempty"`
-	// Why explains where the name comes from, or why there is no name.
+	// Why explains the origin of the name, or why there is no name.
 	Why string `json:"why,omitempty"`
 }
 

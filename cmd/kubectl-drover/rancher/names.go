@@ -12,8 +12,7 @@ import (
 // nameLimit is the maximum length of a name in Drover.
 const nameLimit = 63
 
-// label turns text into a DNS label. The label may be empty. The label can be used both as an object name and as a file
-// name.
+// label converts text to a DNS label, which may be empty, for use as an object name and a file name.
 func label(text string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(text) {

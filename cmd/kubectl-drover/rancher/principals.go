@@ -60,7 +60,7 @@ func newPeople(users []User, attributes []UserAttribute) *people {
 	}
 	for _, a := range attributes {
 		for _, extra := range a.ExtraByProvider {
-			// The login name belongs to the principal only if there is exactly one of each.
+			// The login name belongs to the principal only if there is exactly one login name and one principal.
 			if ids, logins := extra["principalid"], extra["username"]; len(ids) == 1 && len(logins) == 1 {
 				note(p.logins, ids[0], logins[0])
 				p.seen[ids[0]] = true

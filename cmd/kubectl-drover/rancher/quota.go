@@ -47,8 +47,8 @@ func (l *ContainerLimit) amounts() (requests, limits map[string]string) {
 	return requests, limits
 }
 
-// limit sets a project's quota and defaults as far as Drover accepts them. It reports everything else, because a team
-// could use more resources if a part of the quota were dropped silently.
+// limit sets a project's quota and defaults as far as Drover accepts them. It reports the rest, because a team could
+// use more resources if part of the quota were dropped silently.
 func (c *conversion) limit(p project, out *v1.Project, what string) {
 	whole := c.quantities(p.Spec.ResourceQuota.amounts(), what)
 	share := c.quantities(p.Spec.NamespaceDefaultResourceQuota.amounts(), what)

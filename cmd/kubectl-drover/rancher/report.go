@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Class is the class of a finding. It tells the reader what action is required.
+// Class is the class of a finding, which shows the required action.
 type Class string
 
 // Classes of findings, in the order in which the report lists them.
@@ -43,7 +43,7 @@ func (c Class) heading() string {
 // Finding is one line of the report.
 type Finding struct {
 	Class Class `json:"class"`
-	// Reason explains the finding and tells the reader what to do. The report groups objects by their reason.
+	// Reason explains the finding and the required action. The report groups objects by their reason.
 	Reason string `json:"reason"`
 	// Object is the Rancher object, such as "Project c-abcde/p-fghij (web)".
 	Object string `json:"object"`

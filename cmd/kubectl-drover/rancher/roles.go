@@ -57,7 +57,7 @@ const (
 	listNamespace = "Rancher lets members of a project create namespaces. In Drover, list them in spec.namespaces of the Project, or let an administrator of the member label them."
 )
 
-// hubOnly returns Rancher's own role templates that grant nothing in a member.
+// hubOnly returns Rancher's own role templates that grant no rights in members.
 func hubOnly() map[string]string {
 	return map[string]string{
 		"create-ns": listNamespace, "projects-create": onTheHub, "clusterroletemplatebindings-manage": onTheHub, "clusterroletemplatebindings-view": onTheHub,
@@ -127,7 +127,7 @@ const (
 )
 
 // write writes a role template and the role templates that it inherits, each only once. It returns the role template's
-// name, or "" if the role template grants nothing in a member.
+// name, or "" if the role template grants no rights in members.
 func (c *conversion) write(rt RoleTemplate, context v1.RoleContext) string {
 	name := c.roles.names[rt.Name]
 	if contextOf(rt) == "" && context == v1.ContextCluster {

@@ -73,7 +73,7 @@ Exit codes: 0 nothing is waiting, or everything that you named is confirmed; 1 s
 	return c
 }
 
-// consent describes the changes that the user confirms.
+// consent describes the changes for the user to confirm.
 type consent struct {
 	listed bool
 	more   bool // also confirm the changes that the status counts but does not list
@@ -239,8 +239,7 @@ func describeRestore(one waiter) string {
 	return text.String() + "\n"
 }
 
-// setChange is one kind of change. It contains the sets that the status lists. It also contains the number of sets that
-// the status omits.
+// setChange is one kind of change: the sets that the status lists, and the number of sets that it omits.
 type setChange struct {
 	verb string
 	sets []string

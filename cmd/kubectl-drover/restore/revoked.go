@@ -118,11 +118,11 @@ func timeFlag(name, text string) (time.Time, error) {
 	return at, nil
 }
 
-// recently is the time within which a renewal of the Lease shows that a manager has run since the restore.
+// recently is the maximum age of a renewal of the Lease that proves that a manager has run since the restore.
 const recently = 10 * time.Minute
 
-// backupTime returns the time of the backup. This time is needed to check whether the log is complete. If a manager has
-// run since the restore, backupTime does not use the Lease, because its renewal time would make any log look complete.
+// backupTime returns the time of the backup, which is needed to check whether the log is complete. If a manager has run
+// since the restore, backupTime does not use the Lease, because its renewal time would make any log look complete.
 func (r repeat) backupTime(hub restoredObjects, known time.Time) (time.Time, error) {
 	switch {
 	case !r.made.IsZero():
@@ -136,7 +136,7 @@ func (r repeat) backupTime(hub restoredObjects, known time.Time) (time.Time, err
 	return known, nil
 }
 
-// repeatRevocations prints the revocations that the hub has lost. It repeats them if the user requests this.
+// repeatRevocations prints the revocations that the hub has lost and, if the user requests this, repeats them.
 func repeatRevocations(ctx context.Context, h *cli.Hub, out io.Writer, log *auditLog, r repeat) error {
 	hub, known, err := readRestored(ctx, h, r.managerNamespace)
 	if err != nil {

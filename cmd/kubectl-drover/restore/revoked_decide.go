@@ -27,18 +27,17 @@ type restoredObjects struct {
 	renewed time.Time                          // last renewal of the manager's Lease, or zero if no Lease exists
 }
 
-// revocation is a restored object that was deleted or replaced after the last change that the hub knows about. The
-// audit log contains the deletion or replacement.
+// revocation is a restored object that, according to the audit log, was deleted or replaced after the last change that
+// the hub knows about.
 type revocation struct {
 	member  types.NamespacedName // member name of the object itself, or of the object's Cluster or Host
 	object  *metav1.PartialObjectMetadata
 	request auditRequest
 }
 
-// revocations returns two lists. The first contains the Secrets with the identity or the join token of agents that were
-// revoked after the backup. The second contains the Clusters and Hosts that were deleted after the backup. revocations
-// is a pure function. If it cannot decide whether some Secrets were revoked, it returns an error together with the
-// results for all other Secrets.
+// revocations returns the Secrets with the identity or the join token of agents that were revoked after the backup, and
+// the Clusters and Hosts that were deleted after the backup. If it cannot decide whether some Secrets were revoked, it
+// returns an error together with the results for all other Secrets. revocations is a pure function.
 //
 // The hub has lost a request if the request is later than the hub's own state. If etcd was restored, the times in the
 // hub's objects show how recent that state is, and since is zero. If the objects were recreated from a backup, the
@@ -95,8 +94,8 @@ func memberResource(member types.NamespacedName) string {
 	return "clusters"
 }
 
-// named reports whether a Secret has the name that the hub looks up. The labels alone are not enough, because users may
-// create other Secrets with the same labels.
+// named reports whether a Secret has the name that the hub looks up. Checking only the labels is not sufficient,
+// because users can create other Secrets with the same labels.
 func named(secret *metav1.PartialObjectMetadata, member types.NamespacedName) bool {
 	return slices.Contains([]types.NamespacedName{registration.AgentSecret(member), registration.RegistrationSecret(member)}, client.ObjectKeyFromObject(secret))
 }

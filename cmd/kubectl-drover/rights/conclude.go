@@ -136,8 +136,8 @@ func (f findings) settled() access.Decision {
 	return verdict
 }
 
-// unlabelled returns a project that the namespace may belong to. Only the namespace's label in the member shows whether
-// it does. The member was not queried.
+// unlabelled returns a project that the namespace may belong to. Whether it does depends on the namespace's label in
+// the member, which was not queried.
 func (f findings) unlabelled() string {
 	for _, m := range f.answer.Missing {
 		if f.review == nil && m.Lack == access.LackNamespace {
@@ -174,7 +174,7 @@ func (f findings) differences(drover access.Decision) []string {
 	return nil
 }
 
-// unasked describes the facts that can be determined only by querying the member.
+// unasked describes the facts that only a query to the member can determine.
 func (f findings) unasked() []string {
 	var remarks []string
 	for _, chain := range f.answer.Chains {
@@ -319,8 +319,8 @@ func (f findings) noBinding() string {
 }
 
 // fullNames returns the principals in bindings whose names consist of a provider prefix and the queried name. It
-// returns no principals if the queried name already has a prefix. The distinction matters because "grant" accepts alice
-// for local:alice, but a member may have its own user named alice.
+// returns no principals if the queried name already has a prefix. This is useful because "grant" accepts alice for
+// local:alice, but a member may have its own user named alice.
 func (f findings) fullNames() []string {
 	if strings.Contains(f.who.Name, ":") {
 		return nil

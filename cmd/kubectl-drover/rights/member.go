@@ -53,7 +53,7 @@ func newMemberClient(config *rest.Config) (*memberClient, error) {
 	}, nil
 }
 
-// reach connects to the member and verifies that it is the cluster that joined as this Cluster.
+// reach connects to the member, and verifies that it is the cluster that joined as this Cluster.
 func (o *options) reach(ctx context.Context, h *cli.Hub, g *gathered) (*memberClient, error) {
 	if err := g.neverJoined(); err != nil {
 		return nil, err

@@ -71,7 +71,7 @@ func (o *options) require(c *cobra.Command, n int, names string) {
 }
 
 // locate selects the workspace of the member. If the user names no workspace, and the workspace of the hub's context
-// has no such Cluster, it is the only other workspace that has one.
+// does not have the Cluster, locate selects the only other workspace that has it.
 func (o *options) locate(ctx context.Context, h *cli.Hub) error {
 	key := client.ObjectKey{Namespace: h.Workspace, Name: o.cluster}
 	if o.Workspace != "" || !apierrors.IsNotFound(h.Get(ctx, key, &v1.Cluster{})) {

@@ -52,7 +52,7 @@ type holders struct {
 	Cluster   string   `json:"cluster"`
 	Holders   []holder `json:"holders"`
 	Remarks   []string `json:"remarks,omitempty"`
-	// partial reports whether the list may be incomplete because something could not be read.
+	// partial reports whether the list may be incomplete because some objects could not be read.
 	partial bool
 	// asked reports whether the member was queried.
 	asked bool

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// reachable is the list of Clusters that the user can reach. The hub's /v1/clusters returns this list.
+// reachable is the list of Clusters that the user can reach, as returned by the hub's /v1/clusters.
 type reachable struct {
 	Items []reachableCluster `json:"items"`
 	// Incomplete reports whether the list may be incomplete.
@@ -156,8 +156,8 @@ func (l reachable) text(workspace, selector string) string {
 	return table
 }
 
-// noClusters says that no Cluster was found. It does not say whether the workspace exists, because users without rights
-// there must not learn that.
+// noClusters returns a message that no Cluster was found. It does not reveal whether the workspace exists, because
+// users without rights there must not learn that.
 func noClusters(workspace, selector string) string {
 	what := "any Cluster"
 	if selector != "" {
@@ -199,8 +199,8 @@ func reachableOf(ctx context.Context, session *login.Session, names []string) (r
 	return all, nil
 }
 
-// choose returns the Clusters that the arguments refer to. An argument has the form WORKSPACE/NAME. It can also be just
-// NAME if only one workspace has a Cluster with that name.
+// choose returns the Clusters that the arguments refer to. An argument has the form WORKSPACE/NAME, or only NAME if a
+// single workspace has a Cluster with that name.
 func (l reachable) choose(names []string) ([]reachableCluster, error) {
 	var chosen []reachableCluster
 	for _, name := range names {

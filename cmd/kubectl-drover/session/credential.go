@@ -70,7 +70,7 @@ cluster.`,
 }
 
 // trustworthy returns an error for a cluster that could pass the token to another party. The author of a ClusterProfile
-// chooses the cluster's address, the token's audience, and how the address is reached. trustworthy rejects a
+// chooses the cluster's address, the token's audience, and the connection settings. trustworthy rejects a
 // ClusterProfile with a proxy or a TLS server name, because these settings would let another server impersonate the
 // cluster. The hub never writes such a ClusterProfile.
 func (c call) trustworthy() error {

@@ -20,15 +20,14 @@ import (
 )
 
 const (
-	// answerLimit limits how long a Cluster's own address may take to respond. If it takes longer, the hub is
-	// preferred.
+	// answerLimit is how long a Cluster's own address may take to respond. If it takes longer, the hub is preferred.
 	answerLimit = 2 * time.Second
-	// renewLimit limits how long the hub may take to renew a token that is still valid. If the hub takes longer, the
-	// next attempt follows after renewPause.
+	// renewLimit is how long the hub may take to renew a token that is still valid. If it takes longer, the next attempt
+	// follows after renewPause.
 	renewLimit, renewPause = 3 * time.Second, 30 * time.Second
 )
 
-// directAccess is a Cluster's own address. Users can reach this address without going through the hub.
+// directAccess is a Cluster's own address, which users can reach without going through the hub.
 type directAccess struct {
 	Server string `json:"server"`
 	// CA is PEM-encoded. If it is empty, the computer's own CAs are trusted.
@@ -101,9 +100,8 @@ func directToken(session *login.Session, c reachableCluster) func(context.Contex
 // hub.
 func directAudience(issuer, cluster string) string { return issuer + "/k8s/clusters/" + cluster }
 
-// addDirect adds a context with the Cluster's own address to a kubeconfig. The context for access through the hub also
-// remains in the kubeconfig. addDirect returns the name of the new context, or "" if the Cluster has no address of its
-// own.
+// addDirect adds a context with the Cluster's own address to a kubeconfig, in addition to the context for access
+// through the hub. It returns the name of the new context, or "" if the Cluster has no address of its own.
 func addDirect(config *clientcmdapi.Config, session *login.Session, c reachableCluster, hub string) string {
 	if c.Direct == nil || session.User != "" {
 		return ""
@@ -118,8 +116,8 @@ func addDirect(config *clientcmdapi.Config, session *login.Session, c reachableC
 	return name
 }
 
-// getDirectToken prints a token for a Cluster's own address. It stores the token, because the token is needed while the
-// hub is down. For the same reason, it renews the token after half of the token's lifetime.
+// getDirectToken prints a token for a Cluster's own address. It stores the token, and renews it after half of its
+// lifetime, because the token is needed while the hub is down.
 func (o *options) getDirectToken(c *cobra.Command, s signing, store login.Store, issuer string) error {
 	now := store.Now()
 	kept, there := login.DirectToken{}, false

@@ -26,7 +26,7 @@ import (
 const (
 	// envCluster is the environment variable that names the Cluster, in the form WORKSPACE/NAME.
 	envCluster = "DROVER_CLUSTER"
-	// execGrace limits how long a command may take to exit after an interrupt.
+	// execGrace is how long a command may take to exit after an interrupt.
 	execGrace = 5 * time.Second
 	// maxCaptured is the maximum amount of a command's output that is kept for -o json, in bytes.
 	maxCaptured = 1 << 20

@@ -195,8 +195,8 @@ func (o *options) getToken(c *cobra.Command, s signing) error {
 	return printCredential(c, token, metav1.NewTime(until))
 }
 
-// freshSession returns the session for a hub. The session's token is not about to expire. If necessary, it asks the
-// user to sign in, unless quiet is set.
+// freshSession returns the session for a hub, with a token that is not about to expire. If necessary, it asks the user
+// to sign in, unless quiet is set.
 func (o *options) freshSession(ctx context.Context, c *cobra.Command, s signing, store login.Store, issuer string, quiet bool) (*login.Session, error) {
 	asked := caller(os.Getenv(execInfo), os.Stdin)
 	return store.Fresh(ctx, issuer, func(ctx context.Context, before *login.Session) (*login.Session, error) {
@@ -245,8 +245,8 @@ func renew(ctx context.Context, before *login.Session) (*login.Session, error) {
 // call is kubectl's description of the request for which it needs a token.
 type call clientauthenticationv1.ExecCredentialSpec
 
-// caller parses kubectl's description of a request. If kubectl gives no description, the request counts as interactive
-// if the input is a terminal.
+// caller parses kubectl's description of a request. Without a description, the request is considered interactive if the
+// input is a terminal.
 func caller(info string, in *os.File) call {
 	var said clientauthenticationv1.ExecCredential
 	if info == "" || json.NewDecoder(io.LimitReader(strings.NewReader(info), 1<<20)).Decode(&said) != nil {

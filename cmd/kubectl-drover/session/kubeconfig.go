@@ -228,8 +228,8 @@ func addToken(ctx context.Context, config *clientcmdapi.Config, session *login.S
 	return made, nil
 }
 
-// countContexts returns the number of contexts for the Clusters. Access through the hub and a Cluster's own address
-// each need one context.
+// countContexts returns the number of contexts for the Clusters: one for access through the hub, and one for the
+// Cluster's own address, if it has one.
 func countContexts(clusters []reachableCluster) int {
 	n := len(clusters)
 	for _, c := range clusters {
@@ -240,8 +240,7 @@ func countContexts(clusters []reachableCluster) int {
 	return n
 }
 
-// addContext adds a context to a kubeconfig. The context provides access to a Cluster through the hub. addContext
-// returns the context's name.
+// addContext adds a context for access to a Cluster through the hub to a kubeconfig, and returns the context's name.
 func addContext(config *clientcmdapi.Config, session *login.Session, c reachableCluster) string {
 	host := strings.TrimPrefix(session.Issuer, "https://")
 	name := c.String() + "@" + host

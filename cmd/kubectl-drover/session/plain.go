@@ -147,7 +147,7 @@ func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
 	return p.session(o.UserAgent())
 }
 
-// neither explains why the user has no session and why the kubeconfig cannot be used instead.
+// neither returns an error that explains why the user has no session, and why the kubeconfig cannot be used instead.
 func neither(session, kubeconfig error) error {
 	if errors.Is(kubeconfig, cli.ErrNoHub) {
 		return fmt.Errorf("%w, or select a kubeconfig of the hub with --kubeconfig", session)
@@ -170,7 +170,7 @@ func (o *options) userOf(s *login.Session) *clientcmdapi.AuthInfo {
 	return raw.AuthInfos[s.User]
 }
 
-// whoAmI prints the user name and groups that the hub's API server sees.
+// whoAmI prints the user name and groups according to the hub's API server.
 func (p *plainHub) whoAmI(ctx context.Context, out io.Writer) error {
 	c, err := authenticationclient.NewForConfig(p.Config)
 	if err != nil {

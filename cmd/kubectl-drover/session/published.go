@@ -28,8 +28,8 @@ const managerNamespace = "drover-system"
 var publishable = regexp.MustCompile(`^https://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]+)?$`)
 
 // published returns the addresses that the manager of a hub publishes in a ConfigMap. It returns none if the user may
-// not read the ConfigMap. Only the manager and administrators of the hub can write it, so that the addresses are as
-// trustworthy as the API server that returned them. That API server may belong to a member.
+// not read the ConfigMap. Only the manager and administrators of the hub can write it, so the addresses are as
+// trustworthy as the API server that returned them, which may belong to a member.
 func published(ctx context.Context, h *cli.Hub) []string {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
@@ -70,8 +70,8 @@ func publishedAt(ctx context.Context, o *cli.Options, raw *clientcmdapi.Config, 
 }
 
 // origin returns the context from which the user selects a member, if the context's API server publishes the address of
-// the session's hub. This does not prove that the context leads to the hub. origin returns "" if the kubeconfig already
-// has a context for that hub.
+// the session's hub. This does not prove that the context points to the hub. origin returns "" if the kubeconfig
+// already has a context for that hub.
 func (o *options) origin(ctx context.Context, session *login.Session) string {
 	raw, err := o.Loading.GetStartingConfig()
 	if err != nil {

@@ -120,8 +120,8 @@ func (o *options) useCluster(c *cobra.Command, cluster string) error {
 	})
 }
 
-// adviceToRemember returns the command that makes a context the hub's context. The plugin does not do so by itself: a
-// member controls the addresses that its own API server publishes, and would become the hub for all commands.
+// adviceToRemember returns the command that makes a context the hub's context. The plugin does not do so on its own,
+// because a member controls the addresses that its API server publishes, and could become the hub for all commands.
 func adviceToRemember(context string, session *login.Session) string {
 	ca, file := "", ""
 	if len(session.CA) > 0 {
@@ -321,8 +321,8 @@ func markHub(config *clientcmdapi.Config, name string, session *login.Session) e
 	return cli.SetMark(config, name, mark)
 }
 
-// probeLimit limits how long a hub's API server may take to respond. If it takes longer, the plugin does not add a
-// context for it.
+// probeLimit is how long a hub's API server may take to respond. If it takes longer, the plugin does not add a context
+// for it.
 const probeLimit = 3 * time.Second
 
 // loginContext adds a context for the hub's own API to the kubeconfig if the hub's API server accepts the user's

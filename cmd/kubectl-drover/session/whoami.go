@@ -72,8 +72,8 @@ func sayUser(b *strings.Builder, user authenticationv1.UserInfo, hub string) {
 	}
 }
 
-// signedIn returns the session for the hub. The session's token is not about to expire. It does not ask the user to
-// sign in.
+// signedIn returns the session for the hub, with a token that is not about to expire. It does not ask the user to sign
+// in.
 func (o *options) signedIn(ctx context.Context) (*login.Session, error) {
 	store, issuer, err := o.session()
 	if err != nil {
@@ -101,8 +101,8 @@ func askHub(ctx context.Context, s *login.Session, path string, into any) error 
 	return callHub(ctx, s, http.MethodGet, path, nil, into)
 }
 
-// callHub sends a request as the user of a session and reads the response. It encodes content as the JSON body of the
-// request. If content is nil, the request has no body.
+// callHub sends a request as the user of a session and reads the response. The request has content as its JSON body, or
+// no body if content is nil.
 func callHub(ctx context.Context, s *login.Session, method, path string, content, into any) error {
 	client, err := s.Client, error(nil)
 	if client == nil {

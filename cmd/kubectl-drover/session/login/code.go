@@ -23,7 +23,7 @@ import (
 const (
 	// callbackPath is the path of the redirect URI.
 	callbackPath = "/callback"
-	// pageLimit limits how long the browser may take to load the last page.
+	// pageLimit is how long the browser may take to load the last page.
 	pageLimit = 5 * time.Second
 )
 

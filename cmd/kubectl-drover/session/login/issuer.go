@@ -66,9 +66,8 @@ type Issuer struct {
 // pagePath is the path of the hub's page below the hub's URL.
 const pagePath = "/ui"
 
-// ParseURL normalizes the URL of a hub to the form of an issuer URL. The issuer URL uses https, is in lower case, and
-// contains neither port 443 nor a trailing slash. ParseURL also accepts an address of the hub's page, as browsers show
-// it.
+// ParseURL normalizes the URL of a hub to the format of an issuer URL, which uses https, is in lower case, and contains
+// neither port 443 nor a trailing slash. ParseURL also accepts an address of the hub's page, as shown by browsers.
 func ParseURL(raw string) (string, error) {
 	if !strings.Contains(raw, "://") {
 		raw = "https://" + raw
@@ -198,7 +197,7 @@ func (i *Issuer) Refresh(ctx context.Context, s *Session) (*Session, error) {
 	return next, nil
 }
 
-// patiently retries a request a few times while the hub is unavailable, because a replica may be starting or stopping.
+// patiently retries a request a few times if the hub is unavailable, because a replica may be starting or stopping.
 func (i *Issuer) patiently(ctx context.Context, ask func() (*oauth2.Token, error)) (*oauth2.Token, error) {
 	for pauses := 3; ; pauses-- {
 		token, err := ask()

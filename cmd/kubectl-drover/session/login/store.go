@@ -27,8 +27,8 @@ const (
 	margin = 30 * time.Second
 	// lockPause is the polling interval for a lock that another process holds.
 	lockPause = 50 * time.Millisecond
-	// lockNotice is how long a command waits for a lock before it tells the user that it is waiting. Refreshing a token
-	// normally takes less time.
+	// lockNotice is how long a command waits for a lock before it informs the user. Refreshing a token normally takes less
+	// time.
 	lockNotice = 2 * time.Second
 	// maxSession is the maximum size of a session file, in bytes.
 	maxSession = 1 << 20
@@ -225,9 +225,9 @@ func (s Store) List() ([]*Session, error) {
 	return sessions, nil
 }
 
-// Fresh returns the session for an issuer. The returned session's token is not about to expire. If the session has to
-// be renewed, one process calls renew, and other processes wait for the result. renew receives the old session, or nil
-// if there is none.
+// Fresh returns the session for an issuer, with a token that is not about to expire. If the session has to be renewed,
+// one process calls renew, and other processes wait for the result. renew receives the old session, or nil if there is
+// none.
 func (s Store) Fresh(ctx context.Context, issuer string, renew func(context.Context, *Session) (*Session, error)) (*Session, error) {
 	if session, err := s.Load(issuer); err == nil && session.usable(s.Now()) {
 		return session, nil
@@ -285,8 +285,8 @@ func (s Store) Change(ctx context.Context, issuer string, change func(*Session) 
 	return s.write(after)
 }
 
-// close makes an existing directory accessible only to the directory's owner. It returns an error if other users could
-// write to the directory until now, because its sessions may be theirs.
+// close makes an existing directory accessible only to its owner. It returns an error if other users had write access
+// to the directory, because they might have added sessions.
 func (s Store) close() error {
 	dir, err := s.open(unwritten)
 	if err != nil {
