@@ -26,12 +26,12 @@ type Workspace struct {
 	Now             time.Time
 }
 
-// Place is where an action takes place: in a member, and in a project if the project is known.
+// Place is the member, and the project if it is known, in which an action takes place.
 type Place struct {
 	// Cluster is the name of the member.
 	Cluster string
-	// Project is the value of the project label on the action's namespace in the member. If Project is empty, the label
-	// is unknown. The project whose spec lists the namespace is then used instead.
+	// Project is the value of the project label on the action's namespace in the member. If the label is unknown, Project
+	// is empty, and the project whose spec lists the namespace is used instead.
 	Project string
 }
 
@@ -41,7 +41,7 @@ type Decision string
 const (
 	// Granted means that at least one chain grants the action.
 	Granted Decision = "Granted"
-	// Unknown means that the bound template is external. Its rules are known only in the member.
+	// Unknown means that the bound template is external, so its rules are defined only in the member.
 	Unknown Decision = "Unknown"
 	// NotGranted means that nothing in the workspace grants the action.
 	NotGranted Decision = "NotGranted"
@@ -50,7 +50,7 @@ const (
 // Explanation explains why a user may do something, or which right is missing.
 type Explanation struct {
 	Decision Decision
-	// Chains lists the chains that grant the action. A chain with External set may or may not grant it.
+	// Chains lists the chains that grant the action. If External is set in a chain, the chain might not grant it.
 	Chains []Chain
 	// Missing lists the user's bindings that do not grant the action, starting with the binding that comes closest to
 	// granting it. If the user has no bindings, there is one entry with LackBinding. Missing is set regardless of the
@@ -187,7 +187,7 @@ type candidate struct {
 	refused error
 }
 
-// candidates returns all bindings, sorted by kind and name.
+// candidates returns all bindings in the workspace, sorted by kind and name.
 func (w Workspace) candidates() []candidate {
 	var all []candidate
 	for i := range w.ClusterBindings {
@@ -274,9 +274,8 @@ func (w Workspace) decide(c candidate, where Place, what Action) (*Chain, *Missi
 	return lacks(LackRule, nil)
 }
 
-// projectOf returns the project of a namespace in a member. This is the project that the namespace's label names. If
-// the label is unknown, it is the oldest project that lists the namespace. A reserved namespace belongs to no project,
-// regardless of its label.
+// projectOf returns the project of a namespace in a member, as named by the namespace's label. If the label is unknown,
+// it returns the oldest project that lists the namespace. A reserved namespace never belongs to a project.
 func (w Workspace) projectOf(where Place, namespace string) string {
 	switch {
 	case set.Reserved(namespace):

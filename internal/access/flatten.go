@@ -3,8 +3,8 @@
 
 // Package access converts role templates and bindings into RBAC objects, and explains why a user may perform an action.
 //
-// It has no side effects and uses no client, context, clock or logger. It never translates, merges or widens rules.
-// Members get the rules exactly as they are written in the templates.
+// It has no side effects and uses no client, context, clock or logger. Members get the rules exactly as they are
+// written in the templates.
 package access
 
 import (
@@ -153,7 +153,7 @@ func (w *walk) add(template *v1.RoleTemplate, rule rbacv1.PolicyRule) error {
 	return nil
 }
 
-// ruleKey returns the same key for rules whose lists have the same elements, regardless of the order.
+// ruleKey returns a key that is the same for rules whose lists contain the same elements in any order.
 func ruleKey(r rbacv1.PolicyRule) string {
 	key := make([]byte, 0, 256)
 	for _, list := range [][]string{r.APIGroups, r.Resources, r.ResourceNames, r.Verbs, r.NonResourceURLs} {

@@ -13,8 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// Role returns the ClusterRole that represents a template in a member. For an external template, it returns nil without
-// an error, because the member already has the role.
+// Role returns the ClusterRole that represents a template in a member. For an external template, it returns nil and no
+// error, because the member already has the role.
 func Role(templates Templates, name string) (*rbacv1.ClusterRole, error) {
 	template, found := templates[name]
 	if found && template.Spec.External != "" {
@@ -102,9 +102,9 @@ func subject(s v1.Subject) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: string(s.Kind), Name: s.Name}
 }
 
-// roleName returns the name of the ClusterRole for a template that is not external. Colons separate the parts of the
-// name unambiguously, because the names of Drover's own objects cannot contain colons. The name includes the context,
-// because a binding must never get the rules that its template has in another context, not even temporarily.
+// roleName returns the name of the ClusterRole for a template that is not external. The parts of the name are separated
+// by colons, which the names of templates cannot contain. The name includes the context, so that a binding never grants
+// the rules that its template has in another context, not even temporarily.
 func roleName(t *v1.RoleTemplate) string {
 	return set.RolePrefix + strings.ToLower(string(t.Spec.Context)) + ":" + t.Name
 }

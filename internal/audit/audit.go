@@ -4,8 +4,8 @@
 // Package audit records who did what in which member.
 //
 // Each request is logged as one line of JSON when it ends. A long-running request is also logged when its response
-// starts. Lines pass through a bounded buffer to a single writer. Tokens are never written. The bodies of objects that
-// contain secrets are never written either.
+// starts. A single writer writes the lines from a bounded buffer. Tokens, and bodies that contain secrets, are never
+// logged.
 package audit
 
 import (
@@ -51,7 +51,7 @@ type Settings struct {
 	// MaxSize is the size at which the file is renamed to Path.1 and a new file is started, in bytes. Path.1 is renamed
 	// to Path.2, and so on. 0 means no limit.
 	MaxSize int64
-	// MaxBackups is how many renamed files are kept.
+	// MaxBackups is the number of renamed files to keep.
 	MaxBackups int
 }
 
@@ -64,7 +64,7 @@ type Observer struct {
 	Dropped func(lines int)
 }
 
-// maxPending is the maximum number of bytes that are waiting to be written.
+// maxPending is the maximum size of the buffer, in bytes.
 const maxPending = 4 << 20
 
 // Log writes the lines of the audit log. Open returns a Log. All methods are safe for concurrent use. A nil Log is

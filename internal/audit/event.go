@@ -20,7 +20,7 @@ const (
 	stageComplete = "ResponseComplete"
 	// stageAborted is the end of a request without a response, usually because the caller has disconnected.
 	stageAborted = "Aborted"
-	// stageDropped marks the line that reports how many lines did not fit into the buffer.
+	// stageDropped marks the line that reports the number of lines that were dropped because the buffer was full.
 	stageDropped = "Dropped"
 )
 
@@ -113,5 +113,5 @@ func encode(e *event) []byte {
 	return out.Bytes()
 }
 
-// address returns a redacted URI for a request that is not known to be for a Kubernetes API.
+// address returns the redacted URI of a request that might not be for a Kubernetes API.
 func address(u *url.URL) string { return URI(u, request.Info{}) }

@@ -173,7 +173,7 @@ func (r *Record) line(u *http.Request, stage string, last bool) []byte {
 	return e.line()
 }
 
-// capture keeps a copy of a request body as it is read. It keeps nothing if the body is larger than maxBody.
+// capture copies a request body as it is read. It discards the copy if the body is larger than maxBody.
 type capture struct {
 	io.ReadCloser
 

@@ -42,7 +42,7 @@ func openParameters() []string {
 	}
 }
 
-// openPaths returns the hub's own paths that are logged unchanged.
+// openPaths returns the hub's own paths that are logged without redaction.
 func openPaths() []string {
 	return []string{"/v1/connect", "/v1/register", "/v1/cacerts", "/v1/auth/authorize", "/v1/auth/login", "/v1/auth/token",
 		"/v1/auth/revoke", "/v1/auth/keys", "/v1/auth/device", "/v1/auth/tokens", "/metrics", "/"}
@@ -68,8 +68,8 @@ func URI(u *url.URL, info request.Info) string {
 	return clip(path, maxURI)
 }
 
-// redactPath returns a path with secrets redacted. The path must be decoded, so that no encoding can hide a secret. If
-// the path is unknown and outside the Kubernetes APIs, only its first element is kept.
+// redactPath returns a path with secrets redacted. The path must be decoded, because an encoded path could hide a
+// secret. If the path is unknown and outside the Kubernetes APIs, only its first element is kept.
 func redactPath(path string) string {
 	if strings.Contains(path+"/", "/v1/import/") {
 		return "/v1/import/" + redacted + ".yaml"
@@ -226,8 +226,8 @@ func fold(key string) string {
 	}, key)
 }
 
-// refers reports whether the value of a key that ends in "secret" or "secrets" refers to Secrets, as in a volume or in
-// imagePullSecrets. Such a value is an object or a list of objects. The keys of these objects are checked. A string is
+// refers reports whether the value of a key that ends in "secret" or "secrets" only refers to Secrets, as in a volume
+// or in imagePullSecrets. Such a value is an object or a list of objects, whose own keys are checked. A string is
 // treated as a secret.
 func refers(key string, value any) bool {
 	folded := fold(key)
@@ -243,7 +243,7 @@ func refers(key string, value any) bool {
 	return false
 }
 
-// soundsSecret reports whether a key suggests that its value is secret. The name of a Secret is not secret.
+// soundsSecret reports whether a key suggests that its value is secret. A key for the name of a Secret does not.
 func soundsSecret(key string) bool {
 	folded := fold(key)
 	for _, end := range []string{"secretname", "secretref", "secretkeyref", "keyref"} {

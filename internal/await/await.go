@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package await waits for a time or a wake-up until a context ends.
+// Package await waits for a duration or a wake-up, or until a context ends.
 package await
 
 import (
@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Time waits until d has passed. It returns false if ctx ends first.
+// Time waits for d. It returns false if ctx ends first.
 func Time(ctx context.Context, d time.Duration) bool { return Wake(ctx, nil, d) }
 
-// Wake waits until d has passed or wake receives a value. It returns false if ctx ends first.
+// Wake waits for d or until wake receives a value. It returns false if ctx ends first.
 func Wake(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -24,8 +24,8 @@ func Wake(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// Loop calls pass immediately, whenever wake receives a value, and when the time that pass returned has passed, until
-// ctx ends. If pass returns 0, Loop waits for wake only.
+// Loop calls pass repeatedly until ctx ends. After each call, it waits until wake receives a value, or for the duration
+// that pass returned. If that duration is 0, Loop waits only for wake.
 func Loop(ctx context.Context, wake <-chan struct{}, pass func(context.Context) time.Duration) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

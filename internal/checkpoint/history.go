@@ -6,8 +6,8 @@
 //
 // A checkpoint is one renewal of the leader's Lease. The leader sends the latest checkpoint with each set, and agents
 // store it. The Lease contains the history of leaders and the number of renewals by each leader, so a leader can tell
-// whether the hub remembers a checkpoint. A restored hub does not remember the checkpoints that were sent after the
-// backup, regardless of its current revisions. No object other than the Lease has to be written for this purpose.
+// whether the hub has a record of a checkpoint. A restored hub has no record of the checkpoints that were sent after
+// the backup was taken. Only the Lease has to be written for this purpose.
 package checkpoint
 
 import (
@@ -18,7 +18,7 @@ import (
 )
 
 // maxTerms is the maximum number of terms in a history. A history of this length takes about 13 KB. Checkpoints from
-// before the oldest term count as remembered.
+// before the oldest term are assumed to be recorded.
 const maxTerms = 500
 
 // term is the time during which one manager was the leader.
@@ -45,7 +45,7 @@ func (p point) String() string {
 	return fmt.Sprintf("%s/%d/%s/%d", p.lease, p.number, p.id, p.renewals)
 }
 
-// term returns the part that all checkpoints of the latest term have in common.
+// term returns the common prefix of all checkpoints in the latest term.
 func (h history) term() string {
 	last, ok := h.last()
 	if !ok {

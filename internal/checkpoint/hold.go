@@ -16,14 +16,15 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Policy holds back the changes that a restored hub would make in its members. The zero value holds nothing back.
+// Policy holds back the changes that a restored hub would make in its members. The zero value holds back no changes.
 type Policy struct {
 	// Current returns the checkpoint to send with each set, or an empty string if there is none. If Current is nil,
 	// there is never a checkpoint.
 	Current func() string
-	// Lost returns a member's checkpoint that the hub does not remember and that no administrator has confirmed. The
-	// argument "has" is the checkpoint that the member's agent has, or empty if it has none. The result is empty if the
-	// member is not waiting for confirmation. If Lost is nil, no member is waiting. Lost must not call an API server.
+	// Lost returns a member's checkpoint if the hub has no record of it and no administrator has confirmed it. Otherwise,
+	// the member is not waiting for confirmation, and Lost returns an empty string. The argument "has" is the checkpoint
+	// of the member's agent, or empty if it has none. If Lost is nil, no member is waiting. Lost must not call an API
+	// server.
 	Lost func(ctx context.Context, member types.NamespacedName, has string) string
 	// Rules contains the rule for each kind of set.
 	Rules map[string]Rule
@@ -32,8 +33,8 @@ type Policy struct {
 // Rule determines what happens to the sets of one kind while a member is waiting for confirmation. With the zero value,
 // all changes wait for confirmation.
 type Rule struct {
-	// CountsAsWithdrawn means that a set is removed immediately if its owner withdraws it after the restore. Such a
-	// removal was requested by a user, so it is not a consequence of the restore.
+	// CountsAsWithdrawn means that a set is removed immediately if its owner withdraws it after the restore, because a
+	// user requested this removal.
 	CountsAsWithdrawn bool
 	// RevokedAtOnce means that a set is removed immediately if it differs from the desired version, and is sent again
 	// after the confirmation. The outdated version may grant access that has been revoked since.
@@ -58,8 +59,8 @@ func (p *Policy) Rule(id string) Rule {
 }
 
 // Examine determines whether a member is waiting for confirmation, and reports whether this has changed. The argument
-// settled is true if the agent reports each change. In that case, withdrawn sets are forgotten unless the member is
-// waiting.
+// settled is true if the agent reports each change. In that case, the records of withdrawn sets are dropped unless the
+// member is waiting.
 func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Hold, settled bool) (changed bool) {
 	was := h.Waits()
 	h.lost = ""
@@ -83,7 +84,7 @@ type Hold struct {
 	withdrawn  map[string]struct{} // IDs of the sets that their owners withdrew after the restore
 }
 
-// Reach records the checkpoint that the agent reported, or an empty string if there is none.
+// Reach records the checkpoint that the agent reported. It is empty if the agent has none.
 func (h *Hold) Reach(checkpoint string) { h.reached = checkpoint }
 
 // Waits reports whether changes to the member are waiting for confirmation.
@@ -106,8 +107,8 @@ func (h *Hold) Withdraw(id string) {
 // Settle records that a set has an owner again, or that the set was removed.
 func (h *Hold) Settle(id string) { delete(h.withdrawn, id) }
 
-// Compared records the result of a comparison, where nil means that the difference is unknown. It reports whether a
-// known difference has changed.
+// Compared records the result of a comparison, or nil if the difference is unknown. It reports whether a known
+// difference has changed.
 func (h *Hold) Compared(now *Difference) (changed bool) {
 	if now != nil {
 		now.Checkpoint = h.lost
@@ -120,8 +121,8 @@ func (h *Hold) Compared(now *Difference) (changed bool) {
 // Agrees reports whether the difference is known to be empty, so that there is nothing to confirm.
 func (h *Hold) Agrees() bool { return h.difference != nil && h.difference.empty() }
 
-// Difference returns the difference that is waiting for confirmation, or nil if nothing is waiting. The result known
-// reports whether the difference is known. The argument settled has the same meaning as for Examine.
+// Difference returns the changes that are waiting for confirmation, or nil if there are none. The result known is false
+// if they have not been computed yet. The argument settled has the same meaning as for Examine.
 func (h *Hold) Difference(settled bool) (difference *Difference, known bool) {
 	switch {
 	case !h.Waits():
@@ -158,7 +159,7 @@ func (d *Difference) digest() string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// Status returns the difference in the form used in a Cluster's status. It returns nil for a nil difference.
+// Status converts the difference to the type used in a Cluster's status. It returns nil for a nil difference.
 func (d *Difference) Status() *v1.RestoreStatus {
 	if d == nil {
 		return nil
@@ -170,7 +171,7 @@ func (d *Difference) Status() *v1.RestoreStatus {
 	}
 }
 
-// Summary returns text that contains the number of changes of each kind.
+// Summary returns the number of changes of each kind, as text.
 func Summary(add, change, remove []string) string {
 	return fmt.Sprintf("%d to add, %d to change, %d to remove", len(add), len(change), len(remove))
 }

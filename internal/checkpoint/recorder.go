@@ -61,7 +61,7 @@ func (r *Recorder) Term() string {
 // Term returns the term of the leader that a Lease records, or an empty string if the Lease's history has no term.
 func Term(lease *coordinationv1.Lease) string { return historyOf(lease).term() }
 
-// Forgot reports whether the hub does not remember an agent's checkpoint, because the hub's etcd was restored from an
+// Forgot reports whether the hub has no record of an agent's checkpoint, because the hub's etcd was restored from an
 // older backup.
 func (r *Recorder) Forgot(checkpoint string) bool {
 	h := r.load()
@@ -170,8 +170,8 @@ func HeldUntil(lease *coordinationv1.Lease, renewed time.Time) time.Time {
 	return renewed.Add(time.Duration(*duration) * time.Second)
 }
 
-// sighting records a version of the Lease and the time when this version expires. The time is measured with this
-// replica's clock, because the leader's clock may differ.
+// sighting is a version of the Lease and the time when it expires, according to this replica's clock. The leader's
+// clock may differ.
 type sighting struct {
 	version string
 	until   time.Time

@@ -28,11 +28,11 @@ func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy 
 	return Policy{Current: r.Current, Rules: rules, Lost: lost}
 }
 
-// Lost returns the checkpoint of a Cluster's or Host's agent if the hub does not remember this checkpoint. Otherwise,
-// it returns an empty string. confirmed reports whether an administrator has confirmed the hub's changes in that member
-// or host. The argument "waits" comes from the object's status, and "has" is the checkpoint that the agent reports. An
-// object that waits for confirmation continues to wait even if the agent loses the checkpoint, or if the history no
-// longer reaches back to it.
+// Lost returns the checkpoint of a Cluster's or Host's agent if the hub has no record of this checkpoint. Otherwise, it
+// returns an empty string. confirmed reports whether an administrator has confirmed the hub's changes in that member or
+// host. The argument "waits" comes from the object's status, and "has" is the checkpoint that the agent reports. An
+// object that waits for confirmation continues to wait even if the agent loses the checkpoint, or if the checkpoint is
+// older than the history.
 func Lost(
 	object metav1.Object, waits *v1.RestoreStatus, has string, forgot func(string) bool,
 ) (lost string, confirmed bool) {
@@ -55,8 +55,7 @@ type Status struct {
 }
 
 // Write sets the changes that are waiting for confirmation, or removes them if held is nil. It emits an event when the
-// object starts to wait. message explains how to end the wait, and action names the action that the controller is
-// holding back.
+// object starts to wait. message says how to confirm the changes, and action is the action of the event.
 func (s Status) Write(held *v1.RestoreStatus, action, message string, update *status.Update) {
 	*s.Restore = held
 	if held == nil {

@@ -19,8 +19,7 @@ type Agent struct {
 	// Image is the agent's image. Default: the image of the manager's own container (see SetAgentImage), or
 	// "drover:latest" if the manager runs outside a cluster.
 	Image string `json:"image,omitempty"`
-	// Rollout specifies how a new image or version is rolled out to the agents, first to a few and then to larger
-	// shares.
+	// Rollout specifies how a new image or version is gradually rolled out to the agents.
 	Rollout Rollout `json:"rollout,omitempty"`
 	// Registry is prepended to the images of agents and Plans that do not specify a registry, for example
 	// "registry.example.com/mirror". Default: none.
@@ -41,8 +40,8 @@ func (a Agent) Defaults() v1.Agent {
 		NodeSelector: a.NodeSelector, Tolerations: a.Tolerations, PriorityClassName: a.PriorityClassName}
 }
 
-// aRegistry matches a registry's host with an optional path. The host needs a dot or a port so that container runtimes
-// recognize it as a host.
+// aRegistry matches the host of a registry, with an optional path. The host must contain a dot or a port, because
+// container runtimes would otherwise not recognize it as a host.
 var aRegistry = regexp.MustCompile(`^(localhost|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+:[0-9]+|\[[0-9A-Fa-f:]+\](:[0-9]+)?)(/[a-z0-9._/-]+)?$`)
 
 // validate calls add for each error in the section. The arguments of add are a field, a format and the arguments of the

@@ -12,16 +12,16 @@ import (
 // Drain configures how a replica stops. The pod's grace period must be at least 10 s longer than the sum of Delay and
 // Sessions, and at least 10 s longer than the sum of Delay and MoveTime.
 type Drain struct {
-	// Delay is how long a stopping replica continues to serve new requests, so that load balancers have time to notice
-	// that it is stopping. Default: 5s. Minimum: 0s, for a process without a load balancer. Maximum: 5m.
+	// Delay is how long a stopping replica continues to accept new requests, so that load balancers have time to stop
+	// sending them. Default: 5s. Minimum: 0s, for a process without a load balancer. Maximum: 5m.
 	Delay *metav1.Duration `json:"delay,omitempty"`
 	// Sessions is how long ongoing shells, forwarded ports, followed logs and other requests may continue after Delay.
 	// Default: 2m. Maximum: 24h. Watches end immediately and cleanly.
 	Sessions *metav1.Duration `json:"sessions,omitempty"`
 }
 
-// MoveTime is how long a stopping replica gives its agents to open tunnels to other replicas. It runs concurrently with
-// Sessions. Ten thousand agents need most of this time.
+// MoveTime is the time that a stopping replica gives its agents to open tunnels to other replicas. It runs concurrently
+// with Sessions. With ten thousand agents, most of this time is needed.
 const MoveTime = time.Minute
 
 // drainMargin is the time for the remaining steps of a shutdown. In these steps, controllers stop, the Lease is

@@ -16,8 +16,8 @@ import (
 type Limits struct {
 	// Short limits requests that end with their response. Defaults: user 100, member 250, all 2000.
 	Short RequestLimits `json:"short,omitempty"`
-	// Long limits requests that are meant to last, such as watches, followed logs, sessions, and requests that are
-	// proxied to workloads. Defaults: user 1000, member 2000, all 5000.
+	// Long limits long-running requests, such as watches, followed logs, exec sessions, and requests that are proxied to
+	// workloads. Defaults: user 1000, member 2000, all 5000.
 	Long RequestLimits `json:"long,omitempty"`
 	// Queue limits the short requests that wait because a limit has been reached. Long requests are never queued.
 	Queue Queue `json:"queue,omitempty"`
@@ -32,7 +32,7 @@ type Limits struct {
 // Workspace limits the resources that the members of one workspace can use, because a tenant could otherwise create any
 // number of Clusters in it.
 type Workspace struct {
-	// Clusters is the maximum number of Clusters that get a join token. Further Clusters get the reason
+	// Clusters is the maximum number of Clusters that get a join token. Additional Clusters get the reason
 	// TooManyClusters. Clusters that have joined are not affected. Default: 1000.
 	Clusters int `json:"clusters,omitempty"`
 	// Tunnels is the maximum number of tunnels to one replica for all Clusters of a workspace together. Default: 4000.
@@ -45,13 +45,13 @@ type Workspace struct {
 
 // Connections limits the connections to the port of one replica.
 type Connections struct {
-	// All is the maximum number of connections, including tunnels. Further connections wait to be accepted. Default:
+	// All is the maximum number of connections, including tunnels. Additional connections wait to be accepted. Default:
 	// 50000.
 	All int `json:"all,omitempty"`
-	// Source is the maximum number of connections from one address (or IPv6 /64) that have no authenticated user or
-	// agent. It is also the maximum for one user, and for the service accounts of one namespace together. Further
-	// connections are closed immediately. Default: 4000. Tunnels do not count, because behind a load balancer all
-	// agents have the same address.
+	// Source is the maximum number of connections from one address (or IPv6 /64) without an authenticated user or agent.
+	// It is also the maximum for one user, and for all service accounts of one namespace together. Additional connections
+	// are closed immediately. Tunnels do not count, because all agents behind a load balancer have the same address.
+	// Default: 4000.
 	Source int `json:"source,omitempty"`
 }
 

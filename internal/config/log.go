@@ -36,15 +36,14 @@ func newLog(options zap.Options) logr.Logger {
 	return zapr.NewLogger(zap.NewRaw(zap.UseFlagOptions(&options)))
 }
 
-// quietConflicts logs optimistic-concurrency conflicts at debug level. They are not errors, because the write that
-// failed is retried.
+// quietConflicts logs optimistic-concurrency conflicts at debug level, because the failed writes are retried.
 type quietConflicts struct {
 	zapcore.Core
 	fields []zapcore.Field
 }
 
-// With implements zapcore.Core. It does not encode the fields until a line is logged, because encoding takes a buffer
-// of 1 KiB. Each reconcile creates a logger with its own fields, but most reconciles log nothing.
+// With implements zapcore.Core. It does not encode the fields until a line is logged, because encoding requires a
+// buffer of 1 KiB. Each reconcile creates a logger with its own fields, and most of these loggers are never used.
 func (c quietConflicts) With(fields []zapcore.Field) zapcore.Core {
 	return quietConflicts{c.Core, slices.Concat(c.fields, fields)}
 }
@@ -78,7 +77,7 @@ func isConflict(fields []zapcore.Field) bool {
 	return false
 }
 
-// defaultSampleRatio suits a busy hub. To diagnose a problem, the ratio can temporarily be set to 1.
+// defaultSampleRatio is suitable for a busy hub. Operators can temporarily set the ratio to 1 to diagnose a problem.
 const defaultSampleRatio = 0.01
 
 // Tracing configures the OpenTelemetry spans of users' requests. The spans are sent to a collector.

@@ -20,19 +20,19 @@ const maxWaves = 16
 // Rollout specifies how a new image or version reaches the agents. Its fields have the same meaning as in a Plan. A
 // change to a Cluster's spec.agent takes effect without a rollout.
 type Rollout struct {
-	// Paused prevents further agents from starting an upgrade. Default: false.
+	// Paused prevents more agents from being upgraded. Default: false.
 	Paused bool `json:"paused,omitempty"`
 	// MaxConcurrentClusters is the maximum number of agents that are upgraded at the same time. It is a number or a
 	// percentage of all agents (such as "10%", rounded up). Default: 10%.
 	MaxConcurrentClusters *intstr.IntOrString `json:"maxConcurrentClusters,omitempty"`
 	// MaxFailedClusters is how many agents may fail before the rollout stops. It is a number or a percentage (rounded
-	// down). The limit applies to each workspace separately. A workspace that reaches it does not hold back other
-	// workspaces. The limit also applies to all Clusters together, except those in the workspace with the most
-	// failures. Default: 1%.
+	// down). The limit applies to each workspace separately, so a workspace that exceeds it does not hold back other
+	// workspaces. The limit also applies to all Clusters together, not counting the workspace with the most failures.
+	// Default: 1%.
 	MaxFailedClusters *intstr.IntOrString `json:"maxFailedClusters,omitempty"`
-	// Waves start one after the other. Clusters that are in none of the waves form the last wave. By default, the first
-	// wave contains 1% of all Clusters, the second wave 10% of the other Clusters, and the last wave the rest, and
-	// there is a pause of 10 minutes between two waves. If the list is empty, all Clusters form a single wave.
+	// Waves start one after another. Clusters that belong to none of the waves form the last wave. By default, the first
+	// wave contains 1% of all Clusters, the second wave 10% of the remaining Clusters, and the last wave the rest, with a
+	// pause of 10 minutes between waves. If the list is empty, all Clusters form a single wave.
 	Waves []Wave `json:"waves"`
 	// Window is the time window in which agents may start an upgrade. Default: always open.
 	Window *v1.TimeWindow `json:"window,omitempty"`
@@ -91,7 +91,7 @@ func (r *Rollout) validate(add func(field, format string, args ...any)) {
 	}
 }
 
-// Pace returns the rollout's pace for the given number of Clusters.
+// Pace returns the limits of the rollout for the given number of Clusters.
 func (r *Rollout) Pace(clusters int) rollout.Pace {
 	scaled := func(value *intstr.IntOrString, up bool) int {
 		n, _ := intstr.GetScaledValueFromIntOrPercent(value, clusters, up) // validate has already checked the value

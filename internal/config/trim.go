@@ -21,9 +21,8 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// trimmed is an annotation that stands for the annotations that trim removes. Without it, a merge patch that removes
-// the last of Drover's annotations would remove all annotations from the object. Its value never changes, so no patch
-// contains it.
+// trimmed is a placeholder for the annotations that trim removes. Without it, a merge patch that removes the last of
+// Drover's annotations would remove all annotations from the object. Its value never changes, so no patch contains it.
 const trimmed = v1.Group + "/annotations-trimmed"
 
 // maxProfileLabels is the number of labels that a Cluster can have, plus the number of labels that a ClusterProfile can
@@ -79,8 +78,8 @@ func trimOther(object any) {
 	}
 }
 
-// maxSubjects is the maximum number of subjects that are kept for a RoleBinding. It exceeds the number of subjects in
-// the manager's own RoleBindings by one, so that an additional subject is noticed.
+// maxSubjects is the maximum number of a RoleBinding's subjects that the cache keeps. It is one more than the manager's
+// own RoleBindings have, so that an additional subject is detected.
 const maxSubjects = 2
 
 // made returns the metadata that is kept for a Role or RoleBinding that the manager created for a binding.
@@ -89,7 +88,8 @@ func made() untrusted.Metadata {
 }
 
 // metadata returns the metadata that the cache keeps for an object of another API group. The result known is false if
-// all metadata is kept, because the cache contains objects of that kind only from the manager's own namespace.
+// all metadata is kept. This is the case for kinds of which the cache contains only objects in the manager's own
+// namespace.
 func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	switch o.(type) {
 	case *clusterprofile.ClusterProfile:
@@ -98,8 +98,8 @@ func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	return kept, false
 }
 
-// shareText lets Clusters with equal strings share the memory for these strings. For example, ten thousand Ready
-// Clusters all have the same conditions.
+// shareText makes Clusters with equal strings share the memory for these strings. For example, ten thousand Ready
+// Clusters have the same condition messages.
 func shareText(c *v1.Cluster) {
 	shared := func(text string) string { return unique.Make(text).Value() }
 	for i := range c.Status.Conditions {

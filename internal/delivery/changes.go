@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// want records that an owner requires a set in a member.
+// want records a set that an owner requires in a member.
 func (g *guarded) want(m *member, key Key, c content) {
 	id := c.set.ID
 	was := m.entry(id)
@@ -81,8 +81,8 @@ func (g *guarded) drop(m *member) {
 	}
 }
 
-// look reads a member's connection and the profile in the spec of the member's Cluster. If either has changed, look
-// queues the member's sets and notifies the owners of sets that the member lacks.
+// look reads the state of a member's connection, and the profile in the spec of its Cluster. If either has changed,
+// look queues the member's sets and notifies the owners of sets that the member lacks.
 func (g *guarded) look(m *member) {
 	if g.queue == nil {
 		return
@@ -177,8 +177,8 @@ func (d *Store) Stopped(name types.NamespacedName) {
 	}
 }
 
-// update applies the state of a set that an agent reported, where nil means that the member does not have the set. If
-// the state has changed, the owner of the set is notified.
+// update records the state of a set that an agent reported. The state is nil if the member does not have the set. If
+// the state has changed, update notifies the owner of the set.
 func (g *guarded) update(m *member, id string, state *protocol.SetState) {
 	want, was, had := m.entry(id), m.has[id], m.hasWanted(id)
 	if state == nil {

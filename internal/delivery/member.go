@@ -38,9 +38,9 @@ type member struct {
 // connection is the part of a member's state that is independent of its sets.
 type connection struct {
 	connected bool // set if a replica of its agent is connected; after Forget, node agents count too
-	// refuses is ReasonAgentTooOld or ReasonAgentReadOnly if the agent accepts no sets, and ReasonIdentityMismatch if
-	// the hub sends none. It is empty if sets can be sent. If it is not empty, the member may still have sets that were
-	// sent earlier, but these are not maintained and do not count.
+	// refuses is ReasonAgentTooOld or ReasonAgentReadOnly if the agent accepts no sets, and ReasonIdentityMismatch if the
+	// hub sends none. It is empty if sets can be sent. Otherwise, the member might still have sets that were sent earlier,
+	// but they are not maintained and do not count.
 	refuses string
 	// withheld is true if the Cluster's spec has the ReadOnly profile. In this case, nothing is sent, and existing sets
 	// are removed.
@@ -135,7 +135,7 @@ func (m *member) lacking() []Key {
 	return keys
 }
 
-// anyDigest is a digest that matches any version of a set in a member. No set with content has this digest.
+// anyDigest matches any version of a set in a member. It is not the digest of any content.
 const anyDigest = "*"
 
 // Unchanged returns a set that leaves the member's current set with the given ID in place. Nothing is sent or removed
@@ -153,8 +153,8 @@ func unchanged(s *set.Set) bool {
 // IsAbsent reports whether a set was returned by Absent.
 func IsAbsent(s *set.Set) bool { return s != nil && s.Digest == "" }
 
-// excessDigest is the digest that represents a set whose content the store does not keep because its workspace has too
-// many large sets.
+// excessDigest is the digest of all sets whose content the store does not keep because their workspace has too many
+// large sets.
 const excessDigest = "*excess"
 
 func excess(s *set.Set) bool { return s != nil && s.Digest == excessDigest }
@@ -196,7 +196,7 @@ type failure struct {
 	retryAt time.Time
 }
 
-// retries decides when to send a set again. The Store's lock protects it.
+// retries determines when to send a set again. The Store's lock protects it.
 type retries struct {
 	backoff workqueue.TypedRateLimiter[target]
 }

@@ -15,12 +15,12 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// patience is the number of failures after which a set counts as Failed. The number is greater than two because one or
-// two sends fail when a tunnel moves.
+// patience is the number of failures after which a set counts as Failed. It is greater than two because one or two
+// sends fail when an agent's tunnel moves to another replica.
 const patience = 3
 
 // settleTime is how long a store waits for agents to connect after it has started. After that, members without a
-// connected agent count as Away. The Cluster controller waits just as long.
+// connected agent count as Away. The Cluster controller waits for the same time.
 const settleTime = 25 * time.Second
 
 // fewSends is the number of sends in progress above which a member counts as busy.
@@ -57,7 +57,7 @@ type Outcome struct {
 	// expanded.
 	Namespaces   int32
 	Short, Spent []string
-	// Since is when an owner first declared the set with its current content.
+	// Since is the time when an owner first declared the set with its current content.
 	Since time.Time
 	// Busy is true while many other sets are being sent to the member.
 	Busy bool

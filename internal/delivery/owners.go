@@ -169,8 +169,8 @@ type content struct {
 	applied *protocol.SetState
 }
 
-// share returns the state to keep for a state that an agent reported. If the agent reports nothing except that the set
-// is applied, share saves memory by returning the shared state.
+// share returns the state to store for a state that an agent reported. To save memory, it returns the shared state if
+// the agent reports only that the set has been applied.
 func (c content) share(s *protocol.SetState) *protocol.SetState {
 	if c.set != nil && s.Digest == c.set.Digest && s.Phase == protocol.SetApplied && s.Message == "" &&
 		len(s.Objects) == 0 && s.Failed == 0 && s.Namespaces == 0 && len(s.Short) == 0 {

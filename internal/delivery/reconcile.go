@@ -31,15 +31,15 @@ const (
 // Limits on the sends in progress.
 const (
 	// workers is the number of sets that are reconciled concurrently. A send occupies a worker for at most slowSend, so
-	// even many unresponsive members delay the others only a little.
+	// even many unresponsive members cause only short delays for the others.
 	workers = 512
 	// slowSend is how long a worker waits for a send. A send that takes longer continues without a worker.
 	slowSend = 500 * time.Millisecond
-	// While a send to a member takes longer than slowSend, maxSlowSends is the maximum number of sends in progress to
-	// that member. With this limit, 1,000 unresponsive members occupy the workers for seconds rather than minutes.
+	// maxSlowSends is the maximum number of concurrent sends to a member while one of them takes longer than slowSend.
+	// With this limit, 1,000 unresponsive members occupy the workers for seconds rather than minutes.
 	maxSlowSends = 8
-	// maxMemberSends is the maximum number of sends in progress to one member. An agent with many sets responds to most
-	// sends only after it has applied the sets. The agent also has a limit of its own.
+	// maxMemberSends is the maximum number of concurrent sends to one member. An agent with many sets responds to most
+	// sends only after it has applied the sets. The agent also has its own limit.
 	maxMemberSends = 256
 	// maxMemberBytes is the maximum total size of the sets that are being sent to one member, in bytes. A single set
 	// may exceed this limit.
@@ -121,8 +121,8 @@ func (d *Store) reconcile(_ context.Context, t target) (reconcile.Result, error)
 	return reconcile.Result{}, nil
 }
 
-// startSend starts a send if one is due. If no send is due, it returns nil. If the last send has failed, it also
-// returns the time to wait.
+// startSend starts a send if one is due. Otherwise, it returns nil and, if the last send failed, the time to wait
+// before the next one.
 func (d *Store) startSend(t target) (*sending, time.Duration) {
 	g := d.lock()
 	defer d.unlock()
@@ -199,8 +199,8 @@ func (g *guarded) resume(m *member) {
 	}
 }
 
-// sendTimeout is the timeout for one send. The agent responds within protocol.SetTimeout, and the rest of the time is
-// for the network.
+// sendTimeout is the timeout for one send. The agent responds within protocol.SetTimeout, which leaves the rest for the
+// network.
 const sendTimeout = protocol.SetTimeout + 20*time.Second
 
 type sending struct {
@@ -341,9 +341,9 @@ func (f *flow) took(now time.Time) {
 	f.taken[0]++
 }
 
-// maxSends returns how many sends to the member may be in progress. While one of them is slow, the result is the number
-// of sets that the member has accepted recently. This way, a busy member continues at its own pace, and an unresponsive
-// member occupies few workers.
+// maxSends returns the maximum number of concurrent sends to the member. While one of them is slow, the result is the
+// number of sets that the member has accepted recently. As a result, a busy member continues at its own pace, and an
+// unresponsive member occupies few workers.
 func (f *flow) maxSends(now time.Time) int {
 	for _, s := range f.sends {
 		if !s.slow {

@@ -28,7 +28,7 @@ type unconfirmed = checkpoint.Hold
 // effect.
 const unusedID = "checkpoint"
 
-// rule contains the facts that, in addition to the member's state, determine whether a set is due.
+// rule contains the inputs, other than the member's state, that determine whether a set is due.
 type rule struct {
 	revocable bool // set if sets of this kind are revoked immediately
 	complete  bool // set if all owners have declared their sets
@@ -50,7 +50,7 @@ func (o *Options) path(s *sending) (string, error) {
 	return protocol.SetPathAt(s.id, reached), nil
 }
 
-// reaches records the checkpoint in an event, and reports whether the event has one.
+// reaches records the checkpoint in an event, and reports whether the event contains one.
 func (m *member) reaches(event *protocol.SetEvent) bool {
 	if event.Checkpoint == "" {
 		return false

@@ -4,7 +4,7 @@
 // Package delivery compares the sets that each member should have with the sets that it has, and sends the changes.
 //
 // A Store runs on the leading manager. It is a controller in which each request consists of a member and a set ID. It
-// sends nothing to a disconnected member. When the member connects, the store queues the member's sets.
+// sends no sets to a disconnected member. When the member connects, the store queues the member's sets.
 package delivery
 
 import (
@@ -45,7 +45,7 @@ type Options struct {
 	// Leaving reports whether a member's Cluster is being deleted or no longer exists. If so, nothing more is sent to
 	// the member. If Leaving is nil, no Cluster counts as leaving.
 	Leaving func(context.Context, types.NamespacedName) bool
-	// ReadOnly reports whether the spec of a member's Cluster has the ReadOnly profile. If so, nothing is delivered,
+	// ReadOnly reports whether the spec of a member's Cluster has the ReadOnly profile. If so, no sets are delivered,
 	// regardless of the agent's reports, and existing sets are removed. Store.Changed must be called when the profile
 	// changes. If ReadOnly is nil, no member is read-only. The function must not call an API server.
 	ReadOnly func(context.Context, types.NamespacedName) (bool, error)
@@ -190,8 +190,8 @@ func (d *Store) Awaited() []Key {
 }
 
 // Replace declares the sets that an owner requires, at most one in each member. The owner's sets in all other members
-// are removed. Declaring a set again without a change costs nothing. Two owners must not declare sets with the same ID
-// for the same member. If they do, the set belongs to the owner that declared it later.
+// are removed. Declaring an unchanged set again is cheap. Two owners must not declare sets with the same ID for the
+// same member. If they do, the set belongs to the owner that declared it last.
 func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 	g := d.lock()
 	defer d.unlock()
@@ -219,7 +219,7 @@ func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 }
 
 // Kept returns the set with the given ID that a member should have. It returns nil if the member has no set with this
-// ID, or if the required set is Unchanged, because then the content of the member's set is not known.
+// ID. It also returns nil if the required set is Unchanged, because the content of the member's set is not known.
 func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 	g := d.lock()
 	defer d.unlock()

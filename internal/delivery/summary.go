@@ -19,15 +19,15 @@ import (
 
 // Delays for controllers that write a summary.
 const (
-	// hold is how long a write of the status is delayed while a set is Pending.
+	// hold is how long a status update is delayed while a set is Pending.
 	hold = time.Second
-	// burst is how long a write of the status is delayed while a member is busy. Status updates during a burst of sets
-	// would delay the burst itself.
+	// burst is how long a status update is delayed while a member is busy. Status updates during a burst of sets would
+	// slow down the burst itself.
 	burst = 2 * time.Second
-	// lookAgain is the pause before busy members are checked again.
+	// lookAgain is the delay before busy members are checked again.
 	lookAgain = 500 * time.Millisecond
-	// listenAgain is the pause before agents that have not reported yet are checked again. Usually, their reports cause
-	// a notification earlier.
+	// listenAgain is the delay before agents that have not reported yet are checked again. Usually, their reports cause an
+	// earlier notification.
 	listenAgain = 5 * time.Second
 )
 
@@ -43,7 +43,7 @@ type Summary struct {
 	Incomplete Incomplete
 	// Refused is true if the hub itself refuses to deliver the object or a part of it.
 	Refused bool
-	// Unreported is true if some agents have not reported yet.
+	// Unreported is true if at least one agent has not reported yet.
 	Unreported bool
 	// Since is the latest Since of the outcomes that are Pending, or zero if there are none.
 	Since time.Time
@@ -104,8 +104,8 @@ func Summarize(outcomes []Outcome) Summary {
 	return v
 }
 
-// Delay returns how long to wait before the summary is written, or 0 to write it now. A summary that will soon change
-// should not be written. The argument observed is true if the status belongs to the current generation.
+// Delay returns how long to wait before the summary is written, or 0 to write it now. The wait avoids writing a summary
+// that will soon change. The argument observed is true if the status is for the current generation.
 func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 	if v.Unreported && observed {
 		return listenAgain
@@ -113,8 +113,9 @@ func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 	return max(0, v.Since.Add(hold).Sub(now), min(lookAgain, v.Busy.Add(burst).Sub(now)))
 }
 
-// Urgent reports whether the summary differs because of a change on the hub, and not only because of changes in
-// members. The argument observed has the same meaning as for Delay, and was contains the counts in the current status.
+// Urgent reports whether the summary differs because of a change on the hub, rather than only because of changes in
+// members. The argument observed has the same meaning as for Delay. The argument was contains the counts in the current
+// status.
 func (v Summary) Urgent(observed bool, was *v1.ClusterCount) bool {
 	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
 }

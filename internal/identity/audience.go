@@ -33,7 +33,7 @@ type Audiences struct {
 	Member func(*http.Request) string
 }
 
-// of returns the audiences in a token that are among these Audiences. They must not be trusted until the API server has
+// of returns the audiences of a token that are among these Audiences. They must not be trusted until the API server has
 // confirmed them.
 func (a Audiences) of(token string) []string {
 	var known []string
@@ -52,8 +52,8 @@ func (a Audiences) knows(audience string) bool {
 	})
 }
 
-// admit refuses a request to a destination that is not covered by the confirmed audiences of its token. The hub's own
-// API server is never covered, because a token for that server has the server's own audience.
+// admit refuses a request to a destination that the confirmed audiences of its token do not include. They never include
+// the hub's own API server, because a token for that server has the server's own audience.
 func (a Audiences) admit(r *http.Request, confirmed []string) error {
 	made := func(suffix string) bool {
 		return slices.ContainsFunc(confirmed, func(audience string) bool {
@@ -71,9 +71,9 @@ func (a Audiences) admit(r *http.Request, confirmed []string) error {
 	return refusal.Forbidden(fmt.Sprintf("the token is made for %s only", strings.Join(confirmed, ", ")))
 }
 
-// Narrow refuses a request to a destination that is not covered by the audiences of a verified token from an issuer
-// other than the hub's API server. A token whose audiences name members, but not the hub, is valid only for these
-// members.
+// Narrow refuses a request whose token was issued by an issuer other than the hub's API server, and has audiences that
+// do not include the destination. The token must have been verified. If the audiences name members, but not the hub,
+// the token is valid only for these members.
 func (a Audiences) Narrow(r *http.Request, audiences []string) error {
 	var known []string
 	for _, audience := range audiences {

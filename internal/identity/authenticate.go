@@ -36,7 +36,7 @@ type Authenticator struct {
 	known     *decision.Cache[reviewed]
 }
 
-// reviewed is an Identity, or the reason why there is none.
+// reviewed is an Identity, or the error if the token was rejected.
 type reviewed struct {
 	id        Identity
 	audiences []string // the audiences of the token; none if it is meant for the API server

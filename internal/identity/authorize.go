@@ -20,21 +20,22 @@ import (
 )
 
 const (
-	// allowedFor is how long a user may still use a right that has been revoked.
+	// allowedFor is how long a granted right is cached. It is the maximum time that a user keeps a right after it was
+	// revoked.
 	allowedFor = 10 * time.Second
 	// deniedFor is how long a denial is cached. It is the maximum time before a newly granted right takes effect.
 	deniedFor = 5 * time.Second
 )
 
-// Way reports whether a user can reach a member in one particular way. An error means that this could not be
-// determined.
+// A Way is one way in which a user can be allowed to reach a member. It reports whether the user is allowed. An error
+// means that this could not be determined.
 type Way func(ctx context.Context, id Identity, cluster types.NamespacedName) (bool, error)
 
-// Chain lists the ways in which users can reach a member. One open way is enough.
+// Chain lists the ways in which users can be allowed to reach a member. One of them is sufficient.
 type Chain []Way
 
-// Authorize admits a user to a member if one of the ways is open. Every error is a refusal: 403, or 503 if no way is
-// known to be open and one of them could not be checked.
+// Authorize returns nil if one of the ways allows a user to reach a member. Every error is a refusal: 503 if a way
+// could not be checked, and 403 otherwise.
 func (c Chain) Authorize(ctx context.Context, id Identity, cluster types.NamespacedName) error {
 	var unknown []error
 	for _, way := range c {

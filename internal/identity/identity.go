@@ -105,8 +105,8 @@ func reserved(provider string) bool {
 // Valid reports whether the Identity identifies a user.
 func (id Identity) Valid() bool { return id.User != "" && id.Hub.Username != "" }
 
-// Sharer returns the name under which the user gets an equal share of the hub's capacity. All ServiceAccounts of a
-// namespace have a single share, because a user who can create one ServiceAccount can create thousands.
+// Sharer returns the name that identifies the user when the hub's capacity is shared equally. All ServiceAccounts of a
+// namespace have one share, because a user who can create one ServiceAccount can create thousands.
 func (id Identity) Sharer() string {
 	const accounts = "system:serviceaccount:"
 	if rest, ok := strings.CutPrefix(id.Hub.Username, accounts); ok {
@@ -116,7 +116,7 @@ func (id Identity) Sharer() string {
 	return id.Hub.Username
 }
 
-// uncarriable returns a value that is not HeaderSafe, and whether there is one.
+// uncarriable returns the first value that is not HeaderSafe, and whether there is one.
 func (id Identity) uncarriable() (string, bool) {
 	values := append([]string{id.User, id.UID}, id.Groups...)
 	for key, more := range id.Extra {
@@ -139,7 +139,7 @@ func HeaderSafe(s string) bool {
 	return s == "" || s[0] != ' ' && s[len(s)-1] != ' '
 }
 
-// Digest returns a digest of the identity and further strings. Different identities have different digests.
+// Digest returns a digest of the identity and additional strings. Different identities have different digests.
 func (id Identity) Digest(further ...string) decision.Key {
 	d := digest{Hash: sha256.New()}
 	d.strings(id.User, id.UID, id.Hub.Username, id.Hub.UID)

@@ -138,8 +138,9 @@ func isWebSocket(r *http.Request) bool {
 
 // MayOpen reports whether the page that requests a WebSocket may open it. The page must belong to this host, or must
 // have the token itself. Browsers allow every page to request a WebSocket, and add the credentials that they store for
-// this host (CVE-2019-13209). They never add a bearer token, so a page that sends one must have the token. A request
-// that also has a cookie is different, because a proxy in front of the hub may have created the token from the cookie.
+// this host (CVE-2019-13209). They never add a bearer token, so a page that sends one must know the token. This does
+// not apply to a request that also has a cookie, because a proxy in front of the hub might have created the token from
+// the cookie.
 func MayOpen(r *http.Request) bool {
 	origins := r.Header["Origin"]
 	if len(origins) == 0 {

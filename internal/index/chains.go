@@ -39,8 +39,9 @@ func Enqueue(reader client.Reader, lookup Lookup) handler.EventHandler {
 	})
 }
 
-// Changed passes events that can affect other objects, and ignores changes to a status. If an object is deleted and
-// created again while the watch is interrupted, the event is an update with a different UID. This event is also passed.
+// Changed passes events that can affect other objects, and ignores changes that affect only the status. It also passes
+// an update that changes the UID. Such an event occurs if an object is deleted and created again while the watch is
+// interrupted.
 var Changed = predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
 })
@@ -205,7 +206,7 @@ func SecretToProjects(_ context.Context, _ client.Reader, secret client.Object) 
 	return []types.NamespacedName{{Namespace: secret.GetNamespace(), Name: project}}, nil
 }
 
-// then looks up the objects that a change affects directly, and returns the objects that they affect in turn.
+// then looks up the objects that a change affects directly, and returns the objects that these objects affect.
 func then(
 	ctx context.Context, reader client.Reader, object client.Object,
 	first Lookup, next func(types.NamespacedName) ([]types.NamespacedName, error),

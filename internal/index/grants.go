@@ -25,7 +25,7 @@ import (
 // errNotSynced is returned while the cache may still lack bindings.
 var errNotSynced = errors.New("look up bindings: not all bindings have been read yet")
 
-// Principals are a user and their groups. They have the names that bindings use.
+// Principals are the names of a user and of the user's groups, as used in bindings.
 type Principals struct {
 	User   string
 	Groups []string
@@ -42,8 +42,8 @@ func (p Principals) subjects() []v1.Subject {
 
 // Grants finds the bindings that give users access to Clusters. It is safe for concurrent use.
 //
-// Every request to a member looks up the user and each of their groups, so Grants uses the indexes of the informers.
-// Listing the objects in a cache would take as long as everything else that the hub does for a small request.
+// Every request to a member looks up the user and each of the user's groups. Grants therefore uses the indexes of the
+// informers, because listing the objects in a cache would double the time that the hub spends on a small request.
 type Grants struct {
 	reader             client.Reader                  // reads Projects and Clusters
 	clusters, projects toolscache.SharedIndexInformer // bindings, by subject
@@ -180,9 +180,9 @@ func (g *Grants) target(ctx context.Context, b v1.Binding) (*v1.ClusterTarget, e
 	return nil, nil
 }
 
-// Named returns the given groups that bindings in any workspace name. The result contains no duplicates. A token that
-// cannot hold all groups contains the first ones. For this reason, the groups of different workspaces alternate, so
-// that a workspace whose bindings name many groups cannot crowd out other workspaces.
+// Named returns the given groups that are named by bindings in any workspace, without duplicates. A token that cannot
+// hold all groups contains only the first ones. The groups of different workspaces therefore alternate, so that a
+// workspace with many groups cannot crowd out the groups of other workspaces.
 func (g *Grants) Named(groups []string) ([]string, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced
@@ -200,7 +200,7 @@ func (g *Grants) Named(groups []string) ([]string, error) {
 	return inTurn(named), nil
 }
 
-// naming returns the workspaces in which a binding names a group. The result contains no duplicates.
+// naming returns the workspaces in which a binding names a group, without duplicates.
 func (g *Grants) naming(group string) ([]string, error) {
 	var workspaces []string
 	for _, index := range []toolscache.SharedIndexInformer{g.clusters, g.projects} {

@@ -28,7 +28,7 @@ const (
 	byPrincipal = "index.principal" // spec.principal of a User
 )
 
-// selecting is the value in the index byCluster for all objects with a selector. It cannot be the name of a Cluster.
+// selecting is the value of all objects with a selector in the index byCluster. It cannot be the name of a Cluster.
 const selecting = "*"
 
 // Index adds the indexes to a cache. Call it before the cache is used.
@@ -62,7 +62,7 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// Users adds to a cache the index that Disabled uses. The index is needed on hubs that users sign in to.
+// Users adds the index that Disabled uses to a cache. Only hubs with sign-in need this index.
 func Users(ctx context.Context, indexer client.FieldIndexer) error {
 	err := indexer.IndexField(ctx, &v1.User{}, byPrincipal, func(o client.Object) []string {
 		return []string{o.(*v1.User).Spec.Principal}

@@ -24,7 +24,7 @@ import (
 // manager's memory.
 const MaxSecretData = 256 << 10
 
-// maxRemembered is the maximum total size of the Secrets' content that is kept between uses, in bytes.
+// maxRemembered is the maximum total size of the Secret content that is cached between uses, in bytes.
 const maxRemembered = 16 << 20
 
 // keySize is the key of StringData in which SecretOutline stores the size of the data. The API server never sends
@@ -56,8 +56,8 @@ func SecretOutline(object any) (any, error) {
 	return outline, nil
 }
 
-// choosing returns the labels that determine whether a Secret is copied into members: the labels that users set to have
-// it copied, and the label that prevents copies.
+// choosing returns the labels that determine whether a Secret is copied into members: the labels that request copies,
+// and the label that prevents them.
 func choosing() []string { return []string{v1.LabelProject, v1.LabelPlansUse, v1.LabelSecretKind} }
 
 // sameChoice reports whether two objects are versions of the same Secret that have the same values for the labels that
@@ -153,7 +153,7 @@ func (r *SecretReader) recall(name types.NamespacedName, version string) *corev1
 	return nil
 }
 
-// remember keeps content for the next use. If too much content is kept, it drops the content of other Secrets.
+// remember caches content for the next use. If the cache becomes too large, it drops the content of other Secrets.
 func (r *SecretReader) remember(name types.NamespacedName, secret *corev1.Secret) {
 	r.forget(name)
 	secret.ManagedFields = nil

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// MaxAnnotation is the maximum size, in bytes, of an annotation that is written by users and read by the manager.
+	// MaxAnnotation is the maximum size, in bytes, of an annotation that users write and the manager reads.
 	MaxAnnotation = 1 << 10
 	// maxHostLabels limits how many of a Host's labels can be used in selectors.
 	maxHostLabels = 64
@@ -82,7 +82,7 @@ func All() []Kind {
 		},
 		{
 			Name: "Plan", Resource: "plans", Object: &v1.Plan{}, List: &v1.PlanList{},
-			// A rollout also withdraws plans, so a withdrawal does not show that a user made a decision.
+			// A rollout also withdraws plans, so a withdrawal is not necessarily the decision of a user.
 			Sets: []Set{{set.Plan, checkpoint.Rule{}}},
 		},
 		{

@@ -14,14 +14,14 @@ type BacklogBounds struct {
 	// Member limits the bytes of responses from one member. All limits the bytes of responses from all members. Zero means
 	// no limit.
 	Member, All int64
-	// Grace is how long a write to a user may take before it can be ended because of a limit. Above twice a limit, it
-	// is ended immediately.
+	// Grace is how long a write to a user may take before it can be aborted because of a limit. Above twice a limit,
+	// writes are aborted immediately.
 	Grace time.Duration
 }
 
 // Backlog counts the bytes of responses that are waiting for users to read them. A response occupies memory only while
-// its user is not reading, and then at most one window. Therefore a window is counted for each write in progress. The
-// count is never too low, and any number of watches without events counts as zero. NewBacklog returns a Backlog.
+// its user is not reading it, and at most one window. A window is therefore counted for each write in progress, so the
+// count is never too low, and watches without events are not counted. Use NewBacklog to create a Backlog.
 type Backlog struct {
 	bounds BacklogBounds
 	cut    func(Scope)
@@ -167,7 +167,7 @@ func (b *Backlog) remove(f *Flow) {
 	}
 }
 
-// judge returns the flows to cut and stops counting them. If a write is too recent to be cut, judge sets the timer for
+// judge returns the flows to cut, and stops counting them. If a write is too recent to be cut, judge sets a timer for
 // it.
 func (b *Backlog) judge() []*Flow {
 	var victims []*Flow
@@ -185,9 +185,9 @@ func (b *Backlog) judge() []*Flow {
 	}
 }
 
-// victim returns the oldest write that must be ended because of a limit. If a member exceeds its own limit, the victim
-// is a write from that member. If all members together exceed their limit, the victim is a write from the workspace
-// that holds the most bytes, so that a user who stalls many responses is the first to lose responses. If the write is
+// victim returns the oldest write that must be aborted because of a limit. If a member exceeds its own limit, the
+// victim is a write from that member. If all members together exceed their limit, the victim is a write from the
+// workspace that holds the most bytes, so that a user who stalls many responses loses responses first. If the write is
 // too recent to be cut, later is the time until it can be cut.
 func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.Duration) {
 	var fullest *held

@@ -3,9 +3,9 @@
 
 // Package limit shares the hub's capacity fairly among users and members.
 //
-// A Gate hands out seats. A request waits if there is no free seat. The requests of one user are served in order, and
-// the users take turns. A user with ten thousand requests waits behind their own requests, and any other user waits
-// behind at most one of them. A Backlog limits the memory that the hub uses for users who do not read their responses.
+// A Gate hands out seats to requests. A request waits if no seat is free. The requests of one user are served in order,
+// and users take turns: even if one user sends ten thousand requests, any other user waits for at most one of them. A
+// Backlog limits the memory that the hub uses for users who do not read their responses.
 package limit
 
 import (
@@ -66,9 +66,9 @@ func (e *FullError) Error() string {
 // Observer holds functions that a Gate calls for metrics. Each of them may be nil. They are called from several
 // goroutines concurrently and must not block.
 type Observer struct {
-	// Queued is called with the time that a request has waited, whether or not it got a seat.
+	// Queued is called with the time that a request waited, whether or not it got a seat.
 	Queued func(d time.Duration)
-	// Refused is called each time a request gets no seat. Its argument is the limit that was reached.
+	// Refused is called when a request does not get a seat. Its argument is the limit that was reached.
 	Refused func(Scope)
 }
 
@@ -85,7 +85,7 @@ type Gate struct {
 	turns   []*share          // users with waiters; the next user is first
 }
 
-// share is the part of a gate that one user or one member uses.
+// share holds the seats and waiters of one user or one member.
 type share struct {
 	name  string
 	open  int       // number of seats taken
@@ -152,7 +152,7 @@ func use(shares map[string]*share, name string) *share {
 	return s
 }
 
-// forget removes one use from each of the two shares, and drops a share that has no more uses.
+// forget decrements the use count of both shares, and drops a share whose use count is zero.
 func (g *Gate) forget(user, member *share) {
 	if user.uses--; user.uses == 0 {
 		delete(g.users, user.name)
@@ -162,7 +162,7 @@ func (g *Gate) forget(user, member *share) {
 	}
 }
 
-// full returns the limit that prevents another seat from being taken, or "" if there is none.
+// full returns the limit that has been reached, or "" if another seat can be taken.
 func (g *Gate) full(user, member *share) Scope {
 	switch {
 	case user.name != "" && reached(user.open, g.bounds.User):
@@ -202,7 +202,7 @@ func (s *Seat) Release() {
 	}
 }
 
-// callNext gives seats to waiters until no further seat can be given. Users take turns.
+// callNext gives seats to waiters, taking turns among users, until no more seats can be given.
 func (g *Gate) callNext() {
 	for asked := 0; asked < len(g.turns) && !reached(g.open, g.bounds.All); asked++ {
 		user := g.turns[asked]

@@ -13,7 +13,7 @@ import (
 type Settings struct {
 	// Short limits requests that end with their response.
 	Short Bounds
-	// Long limits requests that are meant to last. Such requests never wait for a seat.
+	// Long limits long-running requests. Such requests never wait for a seat.
 	Long Bounds
 	// Backlog limits the memory that is held for users who do not read their responses.
 	Backlog BacklogBounds
@@ -31,7 +31,7 @@ func Defaults() Settings {
 // Observers contains the observers of a Limiter.
 type Observers struct {
 	Short, Long Observer
-	// Cut is called each time a request has been cut because of the backlog.
+	// Cut is called each time a request is cut because of the backlog.
 	Cut func(Scope)
 }
 
@@ -64,8 +64,8 @@ func (l *Limiter) Load() (short, long, waiting int) {
 }
 
 // Source returns the name under which connections from a host:port address are counted. It is the IPv4 address, or the
-// /64 network of an IPv6 address, because one host has many IPv6 addresses. All clients behind a proxy that hides their
-// addresses share one name.
+// /64 network of an IPv6 address, because a single host can have many IPv6 addresses. All clients behind the same proxy
+// share a name if the proxy hides their addresses.
 func Source(address string) string {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {

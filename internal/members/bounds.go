@@ -40,8 +40,8 @@ const (
 	tooFastPause = time.Minute
 	// fullPause is how long an agent waits before it retries when its workspace is full.
 	fullPause = 30 * time.Second
-	// refusalPause is the minimum time between two reported rejections of the same Cluster. Without this limit, a
-	// client whose token has already been used could cause a status update on every attempt.
+	// refusalPause is the minimum time between two reported rejections for the same Cluster. Without this limit, a client
+	// with a used token could cause a status update on every attempt.
 	refusalPause = time.Minute
 )
 
@@ -95,8 +95,8 @@ func (a *Admission) admitLocked(name types.NamespacedName) (time.Duration, error
 	return 0, nil
 }
 
-// suspend closes the member's tunnels to this replica because its agent is sending too much data. The argument "what"
-// names the kind of data, for example "reports". The member cannot open another tunnel for a minute.
+// suspend closes the member's tunnels to this replica because its agent sends too much data. The member cannot open
+// another tunnel for a minute. The argument "what" names the kind of data, for example "reports".
 func (a *Admission) suspend(name types.NamespacedName, what string) {
 	a.table.mu.Lock()
 	m := a.table.memberLocked(name)
@@ -166,7 +166,7 @@ func (f *Rejection) outweighs(other *Rejection) bool {
 	return f.At.After(other.At)
 }
 
-// turnAway records a rejection by the registry itself and calls the listeners.
+// turnAway records that the registry itself rejected an agent, and calls the listeners.
 func (a *Admission) turnAway(name types.NamespacedName, reason, message string) {
 	a.table.mu.Lock()
 	listeners := a.refused

@@ -29,7 +29,7 @@ type Call struct {
 	Running bool
 	// Err is the reason why the call was not made or why it failed.
 	Err error
-	// At is the time when the call ended.
+	// At is the time at which the call ended.
 	At time.Time
 	// Remaining lists the objects that an uninstalling agent could not remove.
 	Remaining []string
@@ -113,8 +113,8 @@ func (c *Calls) StartUninstall(name types.NamespacedName) Call {
 }
 
 // start sends a request to a member in the background. digest is the digest of the request body. Only the member's
-// latest call is kept, until the member opens a new tunnel. An agent that uninstalls itself responds and then
-// disconnects, so the result is also kept while the member is not connected.
+// latest call is kept, until the member opens a new tunnel. It is kept even after the member disconnects, because an
+// agent that uninstalls itself disconnects after it has responded.
 func (c *Calls) start(name types.NamespacedName, digest string, ask agentRequest) Call {
 	kind := ask.path + digest
 	c.table.mu.Lock()

@@ -31,12 +31,10 @@ const (
 	// examineEvery is the interval at which the hub queries the agents of a member whose identity may be shared by two
 	// clusters.
 	examineEvery = 5 * time.Second
-	// askTimeout is the timeout for one query. A process that has been suspended accepts the query but never
-	// responds.
+	// askTimeout is the timeout for one query. A suspended process accepts the query but never responds.
 	askTimeout = 5 * time.Second
-	// cloneGone is how long all agents must agree before the member counts as one cluster again. It equals the
-	// duration of the agents' Lease, so that an agent of the other cluster has time to reconnect if it is only
-	// restarting.
+	// cloneGone is how long all agents must agree before the member counts as one cluster again. It is the duration of the
+	// agents' Lease, so that an agent of the other cluster has time to reconnect if it was only restarted.
 	cloneGone = 15 * time.Second
 	// doubtLimit is how long an unresponsive leader can delay the delivery of sets to its successor. If the leader's
 	// process hangs, its tunnel is closed sooner.
@@ -68,7 +66,7 @@ type sighting struct {
 
 // proveClones returns two processes that cannot belong to the same cluster, given the sightings in chronological order.
 // A term that has ended never returns. Therefore, if a process saw another term between two sightings of the same term,
-// that process belongs to another cluster. This holds regardless of clocks and pauses.
+// that process belongs to another cluster. This is true regardless of clock differences and pauses.
 func proveClones(seen []sighting) (a, b string, proven bool) {
 	for i, first := range seen {
 		for j := i + 1; j < len(seen); j++ {
@@ -103,7 +101,7 @@ func (m *member) undecided() bool {
 	return m.leaders() > 1 && (m.examination == nil || !m.examination.decided)
 }
 
-// after returns the state of the examination after another round of queries.
+// after returns the state of the examination after one more round of queries.
 func (e examination) after(seen []sighting, now time.Time) examination {
 	a, b, proven := proveClones(seen)
 	connected := func(instance string) bool {
@@ -149,9 +147,9 @@ func (m *member) leaders() int {
 	return count
 }
 
-// leaders tracks which of a member's agents claim to be the leader. Normally, exactly one agent does. If two agents
-// do, leaders determines whether two clusters share the member's identity. If no agent has claimed to be the leader
-// for LeaderPatience, leaders notifies the listeners.
+// leaders tracks which of a member's agents claim to be the leader. Normally, exactly one agent does. If two agents do,
+// leaders determines whether two clusters share the member's identity. If none has done so for LeaderPatience, leaders
+// notifies the listeners.
 type leaders struct {
 	table   *table
 	notices *Notices

@@ -28,8 +28,8 @@ const (
 	maxFarPause   = 30 * time.Second
 )
 
-// followFarLocked opens or closes a member's stream through another replica, depending on where the tunnels of the
-// member's agents end.
+// followFarLocked opens or closes a member's stream through another replica, depending on where the member's tunnels
+// end.
 func (s *Followers) followFarLocked(name types.NamespacedName) {
 	m := s.table.members[name]
 	if m == nil {

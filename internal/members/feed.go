@@ -78,9 +78,8 @@ func (r *Record) Bound() {
 	}
 }
 
-// notAfter replaces times in the future with the current time. Such times occur when the other replica's clock is
-// ahead. If they were not replaced, a caller that waits for a fixed time after a loss would wait longer by the
-// difference between the two replicas' clocks.
+// notAfter replaces times in the future with the current time. Such times occur if the other replica's clock is ahead.
+// Without the replacement, a caller that waits for a fixed time after a loss would wait too long.
 func (r *Record) notAfter(now time.Time) {
 	if r.Loss != nil && r.Loss.At.After(now) {
 		loss := *r.Loss
@@ -133,8 +132,8 @@ type Replicas struct {
 	notices *Notices
 }
 
-// Feed reports which members have changed on this replica. It holds each member's name at most once, no matter how
-// slowly the names are read.
+// Feed reports which members have changed on this replica. It holds each member's name at most once, even if the names
+// are read slowly.
 type Feed struct {
 	notices *Notices
 	wake    chan struct{}

@@ -40,8 +40,8 @@ type following struct {
 	plans    topic[*protocol.PlanEvent]
 }
 
-// topic is a subject and its follower. If a member has several streams, only the stream that most recently sent the
-// complete state counts.
+// topic is a subject and its follower. If a member has several streams, only the stream that sent the complete state
+// last counts.
 type topic[E any] struct {
 	mu       sync.Mutex // guards the following fields; held while the follower is called
 	follower Follower[E]

@@ -68,8 +68,8 @@ func (l *lines) Err() error {
 	return l.err
 }
 
-// pace limits how fast the lines of one stream are read. If an agent sends faster, the stream's flow control window
-// holds it back. Holding an agent back costs memory, so it is done only for a limited time.
+// pace limits how fast the lines of one stream are read. An agent that sends faster is held back by the stream's flow
+// control window. This takes memory, so an agent is held back only for a limited time.
 type pace struct {
 	limiter *rate.Limiter
 	behind  time.Time // when the agent first had to be held back; zero if it is not being held back

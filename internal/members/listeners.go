@@ -22,7 +22,7 @@ type listeners struct {
 	tokens          []func(Peer)
 }
 
-// heard contains the functions to call for one kind of member. The kind is either Clusters or Hosts.
+// heard contains the functions to call for one kind of member: Clusters or Hosts.
 type heard struct {
 	changed []func(types.NamespacedName)
 	opened  []func(types.NamespacedName)
@@ -42,7 +42,7 @@ func (n *Notices) OnChange(f func(types.NamespacedName)) {
 	register(n, &n.listeners.clusters.changed, f)
 }
 
-// OnHostChange registers the function f. It is called with the Host's member name after each change to a Host on any
+// OnHostChange registers a function that is called with the Host's member name after each change to a Host on any
 // replica. f must not block.
 func (n *Notices) OnHostChange(f func(types.NamespacedName)) {
 	register(n, &n.listeners.hosts.changed, f)
@@ -54,8 +54,8 @@ func (n *Notices) OnOpen(f func(types.NamespacedName)) {
 	register(n, &n.listeners.clusters.opened, f)
 }
 
-// OnHostOpen registers the function f. It is called with the Host's member name after the Host's tunnel has been opened
-// to this replica. f must not block.
+// OnHostOpen registers a function that is called with the Host's member name after the Host's tunnel has been opened to
+// this replica. f must not block.
 func (n *Notices) OnHostOpen(f func(types.NamespacedName)) {
 	register(n, &n.listeners.hosts.opened, f)
 }

@@ -8,13 +8,13 @@ import "time"
 const (
 	// admittedPerSecond is the number of agents that a hub on two cores admits per second. See internal/server/pace.go.
 	admittedPerSecond = 400
-	// manyTime is the queue length above which losses count as many. The length is expressed as the time that the hub
-	// takes to readmit the agents in the queue.
+	// manyTime is the length of the queue above which many members count as lost. It is the time that the hub takes to
+	// admit the agents in the queue again.
 	manyTime = time.Second
 )
 
-// ReturnTime is how long agents that lost their connection may take to reconnect, in addition to the time that the
-// hub takes to admit them. Within this time, an agent makes its first few attempts.
+// ReturnTime is how long agents may take to reconnect, in addition to the time that the hub takes to admit them. It is
+// enough for an agent's first few attempts.
 const ReturnTime = 25 * time.Second
 
 // AdmissionTime returns how long a hub takes to admit the given number of agents at its limited rate.
@@ -22,17 +22,17 @@ func AdmissionTime(agents int) time.Duration {
 	return time.Duration(agents) * time.Second / admittedPerSecond
 }
 
-// losses distinguishes the loss of a few members from the loss of many members at the same time. Many members are
-// lost at once when something fails between them and the hub. Most of them reconnect as fast as the hub admits them.
-// Until a lost member has reconnected, its absence does not indicate a problem with that member.
+// losses distinguishes the loss of a few members from the loss of many members at the same time. Many members are lost
+// at once if something fails between them and the hub. Most of them reconnect as fast as the hub admits them. Until
+// then, the absence of a member does not indicate a problem with that member.
 //
 // losses is a virtual queue, as in the generic cell rate algorithm. A lost member joins the queue, a member that
-// reconnects leaves the queue, and the hub serves admittedPerSecond members. A single member that keeps reconnecting
-// therefore does not look like many members. losses is guarded by table.mu.
+// reconnects leaves it, and the hub serves admittedPerSecond members per second. A single member that keeps
+// reconnecting therefore does not count as many members. losses is guarded by table.mu.
 type losses struct {
 	admitted time.Time // when the queue will be empty
-	// many is set when a lost member makes the queue longer than manyTime. It is the time at which the queue was then
-	// expected to be empty. It is zero if the queue has never been that long.
+	// many is the time at which the queue was expected to be empty when it last became longer than manyTime. It is zero if
+	// the queue has never been that long.
 	many time.Time
 }
 
@@ -42,7 +42,8 @@ func (l *losses) lost(now time.Time) {
 		l.admitted = now
 	}
 	l.admitted = l.admitted.Add(AdmissionTime(1))
-	// Members that reconnect shorten the queue, but not the time allowed for members that are still lost.
+	// Members that reconnect shorten the queue, but they do not shorten the time that other lost members have to
+	// reconnect.
 	if l.admitted.Sub(now) > manyTime && l.admitted.After(l.many) {
 		l.many = l.admitted
 	}

@@ -41,13 +41,13 @@ func (r remote) carrier(p Peer) http.RoundTripper {
 	return r.mirror.via(p)
 }
 
-// Mirror returns an empty mirror for another replica. The name of the replica is used in logs.
+// Mirror returns an empty mirror of another replica. The name of the replica is used in logs.
 func (r *Replicas) Mirror(replica string) *Mirror {
 	return &Mirror{table: r.table, notices: r.notices, replica: replica, rounds: map[types.NamespacedName]int{}}
 }
 
-// Begin records that the replica can be reached through the function via, and that it is starting to report its
-// members. via must not block. Complete then removes the members that the replica has not reported again.
+// Begin records that the replica starts to report its members, and that the function via returns transports to them.
+// via must not block. Complete then removes the members that the replica has not reported again.
 func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
 	m.table.mu.Lock()
 	defer m.table.mu.Unlock()
@@ -109,8 +109,8 @@ func (m *Mirror) updateLocked(record Record) []Peer {
 	return opened
 }
 
-// setLocked replaces the state that the replica reported for a member, and returns the previous state. A nil state
-// means that the replica knows nothing about the member.
+// setLocked replaces the state that the replica reported for a member, and returns the previous state. A state is nil
+// if the replica has no record of the member.
 func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Record) {
 	member := m.table.memberLocked(name)
 	connected, lost := member.connected(), member.lost()
@@ -188,7 +188,7 @@ func (m *Mirror) Detach() {
 	m.detached = m.table.now()
 }
 
-// Close records that the mirrored replica is gone. Members of that replica that have no other tunnel are lost.
+// Close records that the mirrored replica is gone. Its members are lost unless they have another tunnel.
 func (m *Mirror) Close() {
 	var names []types.NamespacedName
 	m.table.mu.Lock()
@@ -213,7 +213,7 @@ func (m *Mirror) closeLocked(name types.NamespacedName) {
 	}
 	lost := loss{at: m.detached, because: ErrReplicaGone}
 	record := member.remote[i].record
-	// the member was already lost; from now on, this replica remembers the loss
+	// the member was already lost; this replica now keeps the record of the loss
 	if len(record.Tunnels) == 0 && record.Loss != nil {
 		lost.at, lost.because = record.Loss.At, record.Loss
 	}

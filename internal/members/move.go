@@ -26,24 +26,24 @@ const (
 	// handshake with another replica, and a replica performs only a limited number of handshakes at a time.
 	movesPerCore = 200
 	moveBurst    = 50
-	// moveTimeout is how long an agent may take to respond. An agent responds before it does any work.
+	// moveTimeout is how long an agent may take to respond. It responds before it opens another tunnel.
 	moveTimeout = 10 * time.Second
 
 	// lateRequests is how long a tunnel still accepts requests after its agent has announced that it is disconnecting.
 	// Such requests come from callers that had already selected the tunnel.
 	lateRequests = time.Second
 
-	// moveSilence is how long Move waits after the last agent has moved. An agent dials within seconds. An agent that
-	// has not moved by then cannot move, so waiting longer is pointless.
+	// moveSilence is how long Move waits after the last agent has moved. An agent dials within seconds, so an agent that
+	// has not moved by then cannot move.
 	moveSilence = 10 * time.Second
 )
 
-// Move asks the agents of all tunnels to this replica to open a new tunnel through the hub's address and to give up
-// the current tunnel. The agents may continue to use the current tunnel for the duration keep. Move asks them no
+// Move asks the agents of all tunnels to this replica to open a new tunnel through the hub's address and then close the
+// current tunnel. The agents may continue to use the current tunnel for the duration keep. Move does not ask agents
 // faster than the other replicas can accept them. It returns how many agents have moved and how many have stayed.
 //
-// An agent counts as having stayed if it did not respond, if it does not support the request, or if it had not moved
-// before Move returned. Move returns when ctx ends or when no agent has moved for 10 s.
+// An agent has stayed if it did not respond, does not support the request, or had not moved when Move returned. Move
+// returns when ctx ends or when no agent has moved for 10 s.
 func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed int) {
 	sessions := t.open()
 	limiter := rate.NewLimiter(rate.Limit(movesPerCore*runtime.GOMAXPROCS(0)), moveBurst)
@@ -107,8 +107,8 @@ func (s *session) askToMove(ctx context.Context, keep time.Duration) error {
 	return nil
 }
 
-// leaving is a tunnel whose agent can disconnect without users noticing. When the agent disconnects, or when the
-// tunnel breaks, watches end between two events. Requests that have already selected the tunnel are still accepted.
+// leaving is a tunnel whose agent can disconnect without interrupting users. When the agent disconnects or the tunnel
+// breaks, watches end between two events. Requests that have already selected the tunnel are still accepted.
 type leaving struct {
 	Session
 	going context.Context // ends when the agent announces that it is disconnecting
@@ -130,8 +130,8 @@ func (l *leaving) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err // a transport's errors are returned unwrapped
 }
 
-// broken reports whether the tunnel has ended. In that case, a watch that is between two events ends as if its API
-// server had ended it, so that its user continues through another tunnel.
+// broken reports whether the tunnel has ended. If so, a watch that is between two events ends as if the API server had
+// ended it, and the client continues through another tunnel.
 func (l *leaving) broken() bool {
 	select {
 	case <-l.Done():

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits on complete reports that have not been fully received. The limits apply to all streams of one member
-// together. They are needed because a member may have twelve tunnels, each report is held in memory until it is
-// complete, and the agent may be malicious. An agent that moves sends complete reports through two tunnels at once.
+// Limits on complete reports that are still being received. They apply to all streams of one member together. They are
+// needed because a member may have twelve tunnels, each report is held in memory until it is complete, and the agent
+// may be malicious. An agent that moves to another replica sends complete reports through two tunnels at once.
 const (
 	maxOffered = 2 * (maxSets + maxPlans)          // bytes at once
 	offerRate  = rate.Limit(maxSets+maxPlans) / 10 // bytes per second

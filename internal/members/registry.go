@@ -43,8 +43,7 @@ var ErrReplicaGone = errors.New("the replica of the hub that held the tunnel is 
 // allows them less time.
 const drainTimeout = time.Hour
 
-// RefusalMemory is how long a rejection remains visible after it last occurred. Rejected agents retry within five
-// minutes.
+// RefusalMemory is how long a rejection is reported after it last occurred. Rejected agents retry within five minutes.
 const RefusalMemory = 10 * time.Minute
 
 // Session is one open tunnel. tunnel.Session implements it.
@@ -64,7 +63,7 @@ type Session interface {
 type Peer struct {
 	// Cluster is the Cluster of the agent. The agent has proved that it belongs to this Cluster.
 	Cluster protocol.ClusterRef `json:"cluster"`
-	// Key is the ID of the key that proved the agent's identity. It is a result of registration.KeyID.
+	// Key is the ID of the key that proved the agent's identity, as returned by registration.KeyID.
 	Key string `json:"key"`
 	// Instance distinguishes the agent's process from the other processes of its cluster. It is empty if the agent does
 	// not send a name.
@@ -79,8 +78,8 @@ type Peer struct {
 	TokenID string `json:"tokenID,omitempty"`
 	// ID is the ID of the tunnel. Registry.Add sets it.
 	ID string `json:"id"`
-	// Epoch orders tunnels. It is the time, in nanoseconds, at which the replica accepted the tunnel. It is always
-	// later than the epochs of all tunnels of the Cluster that the replica knew about. Registry.Add sets it.
+	// Epoch orders tunnels. It is the time, in nanoseconds, at which the replica accepted the tunnel. If necessary, it is
+	// increased so that it is later than the epochs of all known tunnels of the Cluster. Registry.Add sets it.
 	Epoch int64 `json:"epoch"`
 }
 
@@ -100,9 +99,9 @@ type Rejection struct {
 	Unproven bool `json:"unproven,omitempty"`
 }
 
-// Registry holds the tunnels that end in this process, and knows the tunnels that end at other replicas. It has one
-// part for each subject. All parts share one table and its lock. A function should accept only the parts that it needs.
-// Use New to create a Registry. All methods are safe for concurrent use.
+// Registry holds the tunnels that end in this process, and tracks the tunnels that end at other replicas. It consists
+// of several parts that share one table and its lock. A function should accept only the parts that it needs. Use New to
+// create a Registry. All methods are safe for concurrent use.
 type Registry struct {
 	*Tunnels
 	*Admission
@@ -118,7 +117,7 @@ type Registry struct {
 type Reconciled struct {
 	*States
 	*Calls
-	// Forget discards all data about a member whose Cluster or Host is gone.
+	// Forget discards all data about a member whose Cluster or Host no longer exists.
 	Forget func(name types.NamespacedName)
 }
 

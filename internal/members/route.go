@@ -18,12 +18,12 @@ type route struct {
 	carrier   http.RoundTripper // nil if the replica that holds the tunnel cannot be reached
 }
 
-// best returns the best route whose ID is not in the list tried. This list contains the routes on which the request
-// could not be sent. It returns false if there is no such route.
+// best returns the best route whose ID is not in the list tried, and false if there is none. The list contains the
+// routes through which the request could not be sent.
 //
-// Only the newest tunnel of each agent process counts, no matter where the tunnel ends, because the agent will soon
-// close its older tunnels. Pods of the agent's Deployment are preferred to node agents. Among these, tunnels that end
-// at this replica are preferred, and then the newest tunnel.
+// Only the newest tunnel of each agent process is considered, because the agent will soon close its older tunnels. Pods
+// of the agent's Deployment are preferred to node agents, then tunnels that end at this replica, and then newer
+// tunnels.
 func best(routes []route, tried []string) (route, bool) {
 	usable := slices.DeleteFunc(routes, func(r route) bool { return r.carrier == nil || slices.Contains(tried, r.id) })
 	var found *route

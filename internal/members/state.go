@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// State is the state of a member as far as the registry knows it.
+// State is the state of a member, as known to the registry.
 type State struct {
 	// Peers are the agents that have open tunnels to any replica.
 	Peers []Peer
@@ -24,8 +24,8 @@ type State struct {
 	// LastSeen is the time when the last tunnel ended. It is zero if none has ended since this process started.
 	LastSeen time.Time
 	// Returning is the time until which a member without a tunnel is expected to reconnect, because many members lost
-	// their tunnels at the same time. It is zero if only a few members lost their tunnels. If the tunnel ended at
-	// another replica and that replica's clock is behind, the time is correspondingly earlier.
+	// their tunnels at the same time. It is zero if only a few members lost their tunnels. It is too early if the tunnel
+	// ended at another replica whose clock is behind.
 	Returning time.Time
 	// LostBecause is the reason why the last tunnel ended.
 	LostBecause error
@@ -35,8 +35,7 @@ type State struct {
 	// NoLeader is the start of the current period without a leader among the member's connected agents. It is zero if
 	// one of them is the leader, or if the period is still shorter than LeaderPatience.
 	NoLeader time.Time
-	// Clones identifies the two clusters that share the member's identity. It is nil if no such clusters have been
-	// found.
+	// Clones identifies two clusters that share the member's identity. It is nil if there are none.
 	Clones *Clones
 	// Refusal is the latest rejection within RefusalMemory, or nil if there was none.
 	Refusal *Rejection

@@ -34,8 +34,8 @@ const (
 	planRate, planBurst = 20, 500
 	// maxAhead is how long an agent may exceed its rate limits.
 	maxAhead = 10 * time.Second
-	// wholeEvery and wholeBurst limit complete reports. An agent sends a complete report when it becomes the leader,
-	// and the Lease allows a change of leader only once every few seconds.
+	// wholeEvery and wholeBurst limit complete reports. An agent sends a complete report when it becomes the leader, which
+	// can happen only once every few seconds.
 	wholeEvery, wholeBurst = 10 * time.Second, 10
 )
 
@@ -45,7 +45,7 @@ const usualLine = 128
 // errRestart is the context cause when a request is canceled to reopen its stream.
 var errRestart = errors.New("the stream is opened again")
 
-// tooFast is an ErrTooFast that also names the kind of data that the agent sends too fast.
+// tooFast is an ErrTooFast that names the kind of data that the agent sent too fast.
 type tooFast struct{ what string }
 
 // Error implements error.
@@ -119,7 +119,7 @@ func (s *stream) setRestart(cancel context.CancelCauseFunc) {
 }
 
 // readOnce reads the lines of one request. For each member, one goroutine waits in this function. All other work is
-// done in separate functions, so that the stacks of the waiting goroutines stay small. The garbage collector halves a
+// done in separate functions, so that the stacks of the waiting goroutines remain small: the garbage collector halves a
 // stack if less than a quarter of it is in use.
 func (s *stream) readOnce(ctx context.Context, what func() (streamRequest, error)) error {
 	body, lines, err := s.open(ctx, what)
@@ -228,7 +228,7 @@ type subject[E any] struct {
 	bytes  int // the size of offer
 }
 
-// eventMark describes the effect of an event on the stream, and the event's cost in bytes.
+// eventMark describes the effect of an event on the stream, and the cost of the event in bytes.
 type eventMark struct {
 	synced, stopped bool
 	size            int

@@ -19,8 +19,8 @@ import (
 // table holds the state of all members and is shared by the parts of a Registry. Methods whose names end in Locked must
 // be called with mu held.
 //
-// There is only one lock, because all parts must see a change to a member at the same time. For example, a new tunnel
-// changes the losses, the waiting requests, the feeds and the tunnel count of the workspace together.
+// There is only one lock, because changes to a member must be atomic for all parts. For example, a new tunnel affects
+// the losses, the waiting requests, the feeds and the tunnel count of the workspace.
 type table struct {
 	log logr.Logger
 	now func() time.Time
@@ -104,8 +104,7 @@ func (m *member) connected() bool {
 }
 
 // arrivedLocked must be called for each new tunnel to any replica. It discards the latest call and the loss of the
-// previous tunnel. If the new tunnel is lost later, LastSeen then refers to the new tunnel, even if no replica can
-// report the loss anymore.
+// previous tunnel, so that LastSeen never refers to the previous tunnel if the new one is lost.
 func (m *member) arrivedLocked() {
 	m.lastCall, m.loss = nil, loss{}
 	m.wakeLocked()

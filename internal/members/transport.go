@@ -20,12 +20,11 @@ import (
 // the start of the request. Most agents that lose a tunnel reconnect within a second, after one or two attempts.
 const routePatience = 1500 * time.Millisecond
 
-// leastPatience is the minimum time that a request waits, even if the request had already been running for a long time
-// when its tunnel ended.
+// leastPatience is the minimum time that a request waits, even if it had been running for a long time when its tunnel
+// ended.
 const leastPatience = 500 * time.Millisecond
 
-// attempts is the maximum number of times that a request is sent. If a route is stale, there is one more lookup, but
-// never a loop.
+// attempts is the maximum number of times that a request is sent.
 const attempts = 2
 
 // Transports carries requests to members' agents. Each request selects its own tunnel, so a transport remains valid
@@ -144,7 +143,7 @@ func (t *Transports) await(
 }
 
 // look returns the best route, or a channel that is closed when a new route may be available. It returns neither if the
-// member is unknown. It holds the lock throughout, so no new route is missed.
+// member is unknown. The lock is held throughout, so that no new route is missed.
 func (t *Transports) look(name types.NamespacedName, tried []string) (route, <-chan struct{}) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()

@@ -10,12 +10,12 @@ import (
 	"sync"
 )
 
-// leastHeap is the smallest heap size that the runtime assumes, in bytes. The runtime collects garbage only when there
-// is at least GOGC percent of this size.
+// leastHeap is the minimum heap size that the runtime assumes, in bytes. The runtime does not collect less garbage than
+// GOGC percent of this size.
 const leastHeap = 4 << 20
 
-// leastObject is the minimum size of an object that the allocator places in a block of its own, in bytes. In a shared
-// block, other objects would keep the object alive.
+// leastObject is the minimum size of an object, in bytes, that the allocator does not combine with other objects in a
+// block. Objects that share a block keep each other alive.
 const leastObject = 16
 
 // collector determines, after each garbage collection, when the next collection starts. It never starts earlier than
@@ -52,8 +52,8 @@ func (c *collector) adjust(struct{}) {
 	runtime.AddCleanup(new([leastObject]byte), c.adjust, struct{}{})
 }
 
-// percentLocked returns the limit for garbage as a percentage of the argument held. held counts the same memory as the
-// runtime does: objects, stacks and globals.
+// percentLocked returns the limit for garbage as a percentage of the argument held. Like the runtime, held counts
+// objects, stacks and globals.
 func (c *collector) percentLocked(held uint64) int {
 	held = max(held, leastHeap)
 	c.peak = max(c.peak, held+c.garbage, held+held*uint64(max(c.configured, 0))/100)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// interval is the interval at which the allocations of the process are checked.
+// interval is how often the allocations of the process are checked.
 const interval = 5 * time.Second
 
 // A process is calm if, during an interval, it allocates less than calmBytes or less than 1/share of the memory that it
@@ -30,9 +30,9 @@ func ReturnWhenCalm(ctx context.Context) { returnWhenCalm(ctx, func() {}) }
 
 // Manage does the same as ReturnWhenCalm, and also lets the process use more memory until the memory is returned.
 // Garbage may grow to the given number of bytes before it is collected, even if GOGC allows less. The heap may grow to
-// the largest size that was allowed before. This matters because a collection scans every object and stack, even if
-// there is little garbage. In a small process, collections take a tenth of the CPU time of a request. A process that
-// has lost half of its members at once would collect even more often while the members reconnect.
+// the largest size that was allowed before. This saves CPU time, because a collection scans every object and stack,
+// even if there is little garbage. In a small process, collections would otherwise take a tenth of the CPU time of a
+// request, and more after half of the members were lost at once and reconnect.
 func Manage(ctx context.Context, garbage uint64) {
 	returnWhenCalm(ctx, startCollector(garbage).returned)
 }
@@ -53,7 +53,7 @@ func returnWhenCalm(ctx context.Context, returning func()) {
 	}
 }
 
-// heap records how much memory the process has allocated since its start, in bytes.
+// heap tracks how much memory the process has allocated since its start, in bytes.
 type heap struct {
 	seen     uint64 // value at the last check
 	returned uint64 // value when memory was last returned

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package owned recognizes the Secrets that Drover has created, and writes objects only if they have not changed since
-// they were read.
+// Package owned identifies the Secrets that Drover created, and writes objects only if they have not changed since they
+// were read.
 //
 // The manager has more rights than most users. If a user replaces an object between the manager's read and its write,
 // the result must be a conflict, not a write with the manager's rights. For server-side apply, a resourceVersion alone
@@ -77,8 +77,8 @@ func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, wa
 	return hub.Apply(ctx, want, FieldOwner, client.ForceOwnership)
 }
 
-// NewSecret returns the Secret that an apply configuration describes. New Secrets are created and not applied, because
-// a create request costs the API server a fraction of an apply request.
+// NewSecret returns the Secret that an apply configuration describes. New Secrets are created rather than applied,
+// because a create request is much cheaper for the API server.
 func NewSecret(want *corev1ac.SecretApplyConfiguration) *corev1.Secret {
 	secret := &corev1.Secret{Type: *want.Type, Data: want.Data}
 	secret.Namespace, secret.Name = *want.Namespace, *want.Name

@@ -50,8 +50,8 @@ type link struct {
 	down       bool          // guarded by Network.mu
 }
 
-// newLink returns a link with the session that open returns. The link records when data last arrived, because the
-// reason why a session ended does not say how long the peer was silent.
+// newLink returns a link with the session that open returns. The link records when data last arrived, because the error
+// of a session does not reveal how long the peer was silent.
 func (n *Network) newLink(open func(tunnel.Config) (*tunnel.Session, error)) (*link, error) {
 	l := &link{start: time.Now(), superseded: make(chan struct{})}
 	cfg := n.config()
@@ -61,13 +61,13 @@ func (n *Network) newLink(open func(tunnel.Config) (*tunnel.Session, error)) (*l
 	return l, err
 }
 
-// grace returns how long the peer's members still count as connected after the link has ended. The time during which
-// the link had been silent is subtracted.
+// grace returns how long the peer's members still count as connected after the link has ended. It is reduced by the
+// time during which the link was silent.
 func (l *link) grace() time.Duration {
 	return max(leastGrace, grace-(time.Since(l.start)-time.Duration(l.heard.Load())))
 }
 
-// accept turns a request from another replica into a link and keeps the link until it ends.
+// accept upgrades a request from another replica to a link, and returns when the link has ended.
 func (n *Network) accept(w http.ResponseWriter, r *http.Request) {
 	id := r.Header.Get(headerReplica)
 	switch {
@@ -129,8 +129,8 @@ func (n *Network) hold(id string, l *link) {
 	}
 }
 
-// enter makes a link the current link of its peer, and closes the previous link. There is a previous link only if the
-// peer has given it up or has two routes to this replica.
+// enter makes a link the current link of its peer, and closes the previous link. A previous link exists only if the
+// peer has abandoned it or has two routes to this replica.
 func (n *Network) enter(id string, l *link) *peer {
 	n.mu.Lock()
 	p := n.peers[id]

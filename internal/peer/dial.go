@@ -98,8 +98,8 @@ func (n *Network) wanted(d *dial) bool {
 	return d.wanted
 }
 
-// offer dials a replica and offers it the members of this replica until the link ends. It reports whether the link
-// was established, and returns the reason why it ended.
+// offer dials a replica and serves this replica's members to it until the link ends. It reports whether the link was
+// established, and returns the reason why it ended.
 func (n *Network) offer(d *dial) (up bool, err error) {
 	config, err := n.options.TLS()
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 // portName is the name of the replicas' port in their Service.
 const portName = "peers"
 
-// Finder finds the replicas until ctx ends. It calls found with the addresses (host:port) of all replicas, and again
-// whenever the addresses change.
+// Finder finds the replicas until ctx ends. It calls found with the addresses (host:port) of all replicas initially,
+// and whenever they change.
 type Finder func(ctx context.Context, found func(addresses []string)) error
 
 // Static returns a Finder for replicas whose addresses never change.

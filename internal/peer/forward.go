@@ -126,7 +126,7 @@ var _ net.Error = (*failure)(nil)
 // errNoMember is returned for a path that does not identify a member.
 var errNoMember = errors.New("the path names no member")
 
-// target consists of the member to which a request from another replica is forwarded, and the path within that member.
+// target is the member that a request from another replica is forwarded to, and the path within that member.
 type target struct {
 	member        types.NamespacedName
 	path, rawPath string
@@ -224,7 +224,7 @@ func (forwardTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.transport.RoundTrip(r) // forwardFailed examines the transport's errors
 }
 
-// forwardFailed tells the other replica why there is no response from the member.
+// forwardFailed responds to the other replica with the reason why the member sent no response.
 func forwardFailed(w http.ResponseWriter, _ *http.Request, err error) {
 	var network net.Error
 	kind := hopFailed

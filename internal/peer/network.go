@@ -45,7 +45,7 @@ const (
 	maxID          = 128
 )
 
-// SyncPatience is how long a replica waits for the other replicas when it starts. After that, it acts without them.
+// SyncPatience is how long a replica waits for the other replicas when it starts.
 const SyncPatience = 10 * time.Second
 
 // Options are the options of a Network.
@@ -75,7 +75,7 @@ type Options struct {
 	Log       logr.Logger
 }
 
-// Network is this replica's end of the links between replicas. Use New to create it. All methods are safe for
+// Network manages the links between this replica and the others. Use New to create it. All methods are safe for
 // concurrent use.
 type Network struct {
 	options   Options
@@ -203,8 +203,8 @@ func (n *Network) syncedLocked(d *dial) bool {
 	return d.self || p != nil && p.complete
 }
 
-// Links returns two numbers: heard counts the replicas whose members this replica knows, and hearing counts the
-// replicas that know its members.
+// Links returns the number of replicas whose members this replica knows (heard), and the number of replicas that know
+// this replica's members (hearing).
 func (n *Network) Links() (heard, hearing int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -240,8 +240,8 @@ func (n *Network) config() tunnel.Config {
 const (
 	pingInterval = 3 * time.Second
 	pingTimeout  = 5 * time.Second
-	// drainTimeout is how long requests from other replicas may continue when this replica stops. These requests have
-	// already had time to finish.
+	// drainTimeout is how long requests from other replicas may continue when this replica stops. It is short, because
+	// these requests have already had time to finish.
 	drainTimeout = time.Second
 	// linkHeaderBytes and linkRequestBytes leave room for the headers that a hop adds even to the largest request that
 	// an agent's tunnel accepts.

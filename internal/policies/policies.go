@@ -42,7 +42,7 @@ const (
 	policyUnknown policyState = "Unknown"
 )
 
-// policy is an admission policy together with one of its bindings. Without a binding, a policy does nothing.
+// policy is an admission policy together with one of its bindings. A policy without a binding has no effect.
 type policy struct {
 	admissionv1.ValidatingAdmissionPolicy
 	binding admissionv1.ValidatingAdmissionPolicyBinding
@@ -148,7 +148,7 @@ func (p *Watch) look(ctx context.Context) {
 }
 
 // listPolicies returns one entry for each binding of each of the hub's policies. It omits policies without a binding,
-// because they deny nothing.
+// because they have no effect.
 func listPolicies(ctx context.Context, client admission.AdmissionregistrationV1Interface) ([]policy, error) {
 	specs, err := client.ValidatingAdmissionPolicies().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -171,9 +171,9 @@ func listPolicies(ctx context.Context, client admission.AdmissionregistrationV1I
 	return all, nil
 }
 
-// report logs which policies are not in force. At startup, it logs nothing if all of them are in force. An installer
-// may start a component shortly before it applies the policies, so a missing policy is an error only if both the first
-// and the second check miss it.
+// report logs which policies are not in force. At startup, it logs nothing if all of them are in force. A missing
+// policy is logged as an error only if both the first and the second check miss it, because an installer may start a
+// component shortly before it applies the policies.
 func (p *Watch) report(states map[string]policyState, first bool, err error) {
 	names := map[policyState][]string{}
 	for _, wanted := range p.wanted {
@@ -196,7 +196,7 @@ func (p *Watch) report(states map[string]policyState, first bool, err error) {
 	}
 }
 
-// stateIn returns the state of the policy among the policies found on a hub. Names are ignored, because an overlay may
+// stateIn returns the state of the policy, given the policies found on a hub. Names are ignored, because an overlay may
 // have added a prefix.
 func (p *policy) stateIn(found []policy) policyState {
 	state := policyMissing

@@ -17,8 +17,8 @@ import (
 	"unicode/utf8"
 )
 
-// Limits for a report. An agent is only as trustworthy as the user who imported its cluster, and the hub keeps the
-// report in memory and in its database. The report is therefore trimmed before any other code reads it.
+// Limits for a report. An agent is only as trustworthy as the user who imported its cluster, and the hub stores the
+// report in memory and in etcd. The report is therefore trimmed before any other code reads it.
 const (
 	maxResources = 64
 	maxFeatures  = 32
@@ -28,7 +28,7 @@ const (
 )
 
 // plainQuantity matches a Kubernetes quantity without a sign or an exponent. Agents send no other quantities. Parsing
-// or comparing a quantity like 1e-2147483648 would take practically forever. The compiled expression is large, so
+// or comparing a quantity such as 1e-2147483648 would take a very long time. The compiled expression is large, so
 // agents never compile it.
 var plainQuantity = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$`)
@@ -90,7 +90,7 @@ func boundResources(resources map[string]string) map[string]string {
 	return bounded
 }
 
-// importance is a comparison function for resource names. Resources that every node has come first.
+// importance compares resource names. Resources that every node has come first.
 func importance(a, b string) int {
 	usual := []string{"cpu", "memory", "pods", "ephemeral-storage"}
 	return cmp.Or(cmp.Compare(slices.Index(usual, b), slices.Index(usual, a)), cmp.Compare(a, b))

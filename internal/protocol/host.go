@@ -125,27 +125,24 @@ const (
 // HostInstructions tell a host's agent what to do as root on its machine. The agent writes the files and runs the
 // instructions in order, once each. It then repeats the periodic instructions and the probes.
 //
-// All components use the same form of the instructions. Package internal/provision/k3s returns them, and the
-// DroverMachine controller builds them from a bootstrap configuration and from tasks. They are stored as JSON in a
-// Secret, sent by the manager, and stored by the agent in the host's journal. The progress is also reported in a
-// single form; see package internal/provision/progress.
+// All components use this type for instructions. Package internal/provision/k3s returns them, and the DroverMachine
+// controller builds them from a bootstrap configuration and from tasks. They are stored as JSON in a Secret, sent by
+// the manager, and stored by the agent in the host's journal. For their progress, see package
+// internal/provision/progress.
 //
-// For historical reasons, some names call the instructions a plan. These names cannot be changed, because scripts,
-// roles and other versions rely on them. They are the path, the Secret "<host>-host-plan" with its key, type and
-// annotations, the hosts/plan subresource, status.plan of a Host and its reason PlanInvalid, and the agent's file
-// plan.json. Everywhere else, the code uses the word instructions.
+// For historical reasons, some names refer to the instructions as a plan: the path, the Secret "<host>-host-plan" with
+// its key, type and annotations, the hosts/plan subresource, status.plan of a Host and its reason PlanInvalid, and the
+// agent's file plan.json. These names cannot be changed, because scripts, roles and other versions rely on them.
 type HostInstructions struct {
-	// Owner identifies the object that the instructions belong to, such as "Cluster/prod". It is empty if there is no
-	// such object that Drover knows of. A host accepts instructions with a different owner only after it has been
-	// cleaned.
+	// Owner identifies the object that the instructions belong to, such as "Cluster/prod". It is empty if Drover does not
+	// know the object. A host accepts instructions with a different owner only after it has been cleaned.
 	Owner string `json:"owner,omitempty"`
 	// Files are written before the instructions run. There are at most 256.
 	Files []HostFile `json:"files,omitempty"`
 	// Instructions run one after another, once each. If one of them fails, the later ones do not run. There are at
 	// most 128.
 	Instructions []HostInstruction `json:"instructions,omitempty"`
-	// Periodic contains instructions that run repeatedly while the host has them, after all Instructions have
-	// succeeded. There are at most 128.
+	// Periodic contains instructions that run repeatedly after all Instructions have succeeded. There are at most 128.
 	Periodic []HostInstruction `json:"periodic,omitempty"`
 	// Probes check whether the installed software works. There are at most 32.
 	Probes []HostProbe `json:"probes,omitempty"`
@@ -181,8 +178,8 @@ const (
 )
 
 // Repeatable reports whether the instruction with the given ID can safely run again. This is the case for tasks that
-// take or copy an etcd snapshot. A schedule creates an endless number of such tasks, so a host's journal forgets
-// their instructions once they have ended and the hub no longer sends them.
+// take or copy an etcd snapshot. A schedule creates an unlimited number of such tasks, so a host removes their
+// instructions from its journal once they have ended and the hub no longer sends them.
 func Repeatable(id string) bool {
 	return strings.HasPrefix(id, HostTaskPrefix+"snapshot-") || strings.HasPrefix(id, HostTaskPrefix+"upload-")
 }
@@ -191,8 +188,8 @@ func Repeatable(id string) bool {
 const HostTaskPrefix = "task-"
 
 // ID prefixes of instructions that start and stop a service. A host cancels the start of a service if the first
-// instruction of the new HostInstructions stops the service. Otherwise, the host would wait for the service to start.
-// Starting a service may take much longer than stopping it.
+// instruction of the new HostInstructions stops the service, because starting a service may take much longer than
+// stopping it.
 const (
 	HostStartPrefix = "start-"
 	HostStopPrefix  = "stop-"
@@ -220,8 +217,8 @@ type HostProbe struct {
 	Name string `json:"name"`
 	// URL is an http or https URL.
 	URL string `json:"url"`
-	// CAFile is the path of a file on the machine with the CA that signed the server's certificate. CertFile and
-	// KeyFile are the paths of the client's certificate and key.
+	// CAFile is the path on the machine of the CA bundle for verifying the server's certificate. CertFile and KeyFile are
+	// the paths of the client's certificate and key.
 	CAFile   string `json:"caFile,omitempty"`
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
@@ -233,9 +230,9 @@ type HostProbe struct {
 	FailureThreshold int `json:"failureThreshold,omitempty"`
 }
 
-// hostName matches the IDs and names in instructions. They contain no slash and do not start with a dot, because an
-// ID is also used as the name of a directory. The length is checked separately, because a bounded repetition would
-// make the compiled expression large in every agent.
+// hostName matches the IDs and names in instructions. They contain no slash and do not start with a dot, because an ID
+// is also used as a directory name. The length is checked separately, because a bounded repetition would make the
+// compiled expression large.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*$`)
 
 const maxHostName = 63 // bytes

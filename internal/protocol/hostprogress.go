@@ -34,7 +34,7 @@ const (
 	maxHostFailing = 8
 )
 
-// HostProgress describes how far a host has progressed with its instructions.
+// HostProgress describes a host's progress with its instructions.
 type HostProgress struct {
 	// Version is the version that the hub assigned to the instructions. It is empty if there are no instructions.
 	Version string `json:"version,omitempty"`
@@ -75,7 +75,7 @@ func (p *HostProgress) Bound() {
 	}
 }
 
-// printable removes unprintable runes from a text, except the runes in the parameter besides.
+// printable removes unprintable runes from a text, except the given ones.
 func printable(text, besides string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) || strings.ContainsRune(besides, r) {

@@ -38,9 +38,9 @@ const (
 	NodeAgentLease = "drover-node-agent"
 	// LeaderLease is the Lease that the agent's replicas use to elect their leader.
 	LeaderLease = "drover-agent"
-	// DeploymentSecret holds the latest Deployment that the hub sent, the previous Deployment, and the progress of
-	// the change between the two. It is a Secret because permission to read ConfigMaps must not be enough to read the
-	// environment variables in a Deployment.
+	// DeploymentSecret holds the latest Deployment that the hub sent, the previous Deployment, and the progress of the
+	// change between the two. It is a Secret, so that permission to read ConfigMaps is not enough to read the environment
+	// variables in a Deployment.
 	DeploymentSecret = "drover-agent-deployment"
 )
 
@@ -53,8 +53,7 @@ const EnvironmentSecret = "drover-agent-env"
 const (
 	// KeyToken is the key of the join token.
 	KeyToken = "token"
-	// KeyCABundle is the key of the PEM-encoded CA bundle to pin. It is absent if agents trust the CAs of their
-	// systems.
+	// KeyCABundle is the key of the PEM-encoded CA bundle to pin. It is absent if agents trust their system's CAs.
 	KeyCABundle = "ca.crt"
 	// KeyServers is the key of the hub's addresses, one per line. The preferred address comes first.
 	KeyServers = "servers"
@@ -65,7 +64,7 @@ const (
 const (
 	// EnvServer is a comma-separated list of the hub's base URLs.
 	EnvServer = "DROVER_SERVER"
-	// EnvCAChecksum is a comma-separated list of checksums of the CA bundle. CertificateChecksums returns them.
+	// EnvCAChecksum is a comma-separated list of checksums of the CA bundle; see CertificateChecksums.
 	EnvCAChecksum = "DROVER_CA_CHECKSUM"
 	// EnvTrust is Pinned (the default) or System.
 	EnvTrust = "DROVER_TRUST"

@@ -14,13 +14,13 @@ import (
 )
 
 // FeaturePlans in Report.Features means that the agent runs Plans and reports them on PathReport. It reports the
-// member's PlanHold. It also reports the status of each Plan from the hub's sets. It reports each Plan at most once per
-// second. Older agents have the feature "plans" and a separate stream.
+// member's PlanHold and, at most once per second, the status of each Plan from the hub's sets. Older agents have the
+// feature "plans" and a separate stream.
 const FeaturePlans = "plans/2"
 
 // PlanEvent is an event about Plans in a Line. Exactly one of its fields is set.
 type PlanEvent struct {
-	// Hold describes whether the member takes part in Plans. It is sent as the first event and after each change.
+	// Hold describes whether the member currently runs Plans. It is sent as the first event and after each change.
 	Hold *PlanHold `json:"hold,omitempty"`
 	// State is the state of a new or changed Plan.
 	State *PlanState `json:"state,omitempty"`
@@ -33,10 +33,9 @@ type PlanEvent struct {
 	Stopped bool `json:"stopped,omitempty"`
 }
 
-// PlanHold describes whether a member currently takes part in Plans.
+// PlanHold describes whether a member currently runs Plans.
 type PlanHold struct {
-	// Reason is empty while the member takes part. Otherwise, it explains why the member does not take part. It is at
-	// most 512 bytes long.
+	// Reason explains why the member does not run Plans. It is empty if it does. It is at most 512 bytes long.
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -124,12 +123,12 @@ func failures(all []v1.NodeFailure) []v1.NodeFailure {
 	return kept
 }
 
-// lastYear is the latest year that is allowed in times from members. It is lower than 9999, the last year that can be
-// represented in JSON, so that durations can still be added to a time.
+// lastYear is the latest year that is allowed in times from members. It is less than 9999, the last year that JSON can
+// represent, so that durations can be added to a time.
 const lastYear = 8999
 
-// Dated reports whether a time can be written into a status. The zero time cannot be written. Neither can a time in a
-// very late year, because the year 9999 in one time zone may be the year 10000 in UTC, and the API server would then
+// Dated reports whether a time can be written into a status. The zero time cannot be written, and neither can a time in
+// the very distant future: the year 9999 in one time zone may be the year 10000 in UTC, for which the API server would
 // reject the whole status.
 func Dated(t time.Time) bool {
 	year := t.UTC().Year()

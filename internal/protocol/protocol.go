@@ -23,12 +23,12 @@ const (
 // These constants determine how long an agent takes to reconnect after it has lost its connection to the hub. After a
 // refusal, an agent waits longer, because a refusal requires manual action.
 const (
-	// LongestWait is the maximum time between two attempts to connect, no matter how many attempts have failed.
+	// LongestWait is the maximum time between two attempts to connect, however many attempts have failed.
 	LongestWait = 30 * time.Second
 	// AttemptTime is the timeout for one attempt to connect.
 	AttemptTime = 10 * time.Second
-	// LongestReturn is the maximum time that an agent takes to connect once the hub can be reached again. It is the sum
-	// of the rest of a failing attempt, a wait, and the next attempt. The next attempt succeeds.
+	// LongestReturn is the maximum time that an agent takes to connect once the hub can be reached again. It is the sum of
+	// an attempt that fails, a wait, and an attempt that succeeds.
 	LongestReturn = AttemptTime + LongestWait + AttemptTime
 )
 
@@ -63,7 +63,7 @@ const (
 	// responds with 200 and an UninstallResult.
 	PathUninstall = "/v1/uninstall"
 	// PathTerm responds to a GET request with the current Term. The agent reads the term from its API server on each
-	// request. Any replica accepts the request. A host has only one agent. That agent responds with the name of its
+	// request. Any replica accepts the request. A host's agent, which has no replicas, responds with the name of its
 	// process.
 	PathTerm = "/v1/term"
 )
@@ -136,12 +136,12 @@ type Report struct {
 	// Version is the version of the API server, for example "v1.36.3". It is empty until the agent has reached its
 	// API server.
 	Version string `json:"version,omitempty"`
-	// Distribution is the Kubernetes distribution, if the agent can determine it.
+	// Distribution is the Kubernetes distribution, or empty if the agent cannot determine it.
 	Distribution string `json:"distribution,omitempty"`
 	// Nodes contains the number of nodes and the sums of their resources. It is nil until the agent has listed the
 	// nodes.
 	Nodes *Nodes `json:"nodes,omitempty"`
-	// Health is the health of the API server that this replica has observed.
+	// Health is the health of the API server, as observed by this replica.
 	Health Health `json:"health"`
 	// Leader reports whether this replica of the agent holds the Lease. Only the leader watches the member. Other
 	// replicas report only their own state and the version and health of the API server. An old agent without leader
@@ -162,7 +162,7 @@ type Report struct {
 	Capabilities
 }
 
-// Remnants are objects that remain in the member although the hub no longer needs them. Only the leader reports them.
+// Remnants are objects that remain in the member although they are no longer wanted. Only the leader reports them.
 type Remnants struct {
 	// Left names sets that were delivered before the agent was switched to the ReadOnly profile. The agent is no
 	// longer allowed to remove them. The names are values of v1.LabelSet. There are at most 16.
@@ -172,7 +172,7 @@ type Remnants struct {
 	Unclaimed []string `json:"unclaimed,omitempty"`
 }
 
-// Capabilities describes the abilities of an agent that cannot be derived from its protocol version.
+// Capabilities describes the capabilities of an agent that cannot be derived from its protocol version.
 type Capabilities struct {
 	// Features are the features of the agent, such as FeatureSets. There are at most 32.
 	Features []string `json:"features,omitempty"`
@@ -223,7 +223,7 @@ type Nodes struct {
 	Requested   map[string]string `json:"requested,omitempty"`
 }
 
-// Health is the health of a member's API server that the member's agent has observed.
+// Health is the health of a member's API server, as observed by the member's agent.
 type Health struct {
 	// Healthy reports whether the API server's /readyz endpoint responds with 200.
 	Healthy bool `json:"healthy"`
@@ -237,8 +237,8 @@ type Health struct {
 type UninstallResult struct {
 	// Remaining names objects that still exist, in the form "Kind namespace/name: reason".
 	Remaining []string `json:"remaining,omitempty"`
-	// Stale names API groups in the member that no server serves, in the form "group/version". As long as there is
-	// such a group, namespaces that are being deleted remain. There are at most 16.
+	// Stale names API groups in the member that no server serves, in the form "group/version". They prevent the deletion
+	// of namespaces from being completed. There are at most 16.
 	Stale []string `json:"stale,omitempty"`
 }
 
@@ -260,8 +260,7 @@ type Term struct {
 // MaxTerm is the maximum size of Term.Term, in bytes.
 const MaxTerm = 256
 
-// Refusal is the body of a 4xx response from PathRegister and PathConnect. It contains the reason and advice for the
-// user.
+// Refusal is the body of a 4xx response from PathRegister and PathConnect.
 type Refusal struct {
 	// Reason is one of the Reason constants of api/v1, for example "TokenUsed".
 	Reason string `json:"reason"`

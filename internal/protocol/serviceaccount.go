@@ -13,8 +13,8 @@ import (
 // a user wants to impersonate in the member, in the form system:serviceaccount:<namespace>:<name>. The agent asks its
 // API server whether the user may impersonate the ServiceAccount.
 //
-// The header has the same prefix as the headers that identify a user. As a result, an agent that does not support
-// this header refuses the request, and a header that a caller sets never reaches the agent.
+// The header has the same prefix as the headers that identify a user. As a result, an agent that does not support this
+// header refuses the request, and callers cannot set the header.
 const HeaderServiceAccount = "Impersonate-Drover-Serviceaccount"
 
 // HeaderImpersonator is the header for the extra field cluster.drover.dev/impersonator. In a member's audit log, this

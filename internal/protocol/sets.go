@@ -112,7 +112,7 @@ type SetState struct {
 	ID     string   `json:"id"`
 	Digest string   `json:"digest"`
 	Phase  SetPhase `json:"phase"`
-	// Message contains details that do not concern a specific object. It is at most 512 bytes long.
+	// Message contains details that do not relate to a specific object. It is at most 512 bytes long.
 	Message string `json:"message,omitempty"`
 	// Objects are the first MaxSetObjects objects that are not in the desired state.
 	Objects []SetObject `json:"objects,omitempty"`

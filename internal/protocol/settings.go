@@ -13,7 +13,7 @@ import (
 type Settings struct {
 	// Servers are the hub's base URLs. The preferred URL comes first. Only https is allowed.
 	Servers []string `json:"servers"`
-	// CABundle holds the PEM-encoded certificates to trust. It is empty if agents trust the CAs of their systems.
+	// CABundle holds the PEM-encoded certificates to trust. It is empty if agents trust their system's CAs.
 	CABundle string `json:"caBundle,omitempty"`
 
 	// Registry is prepended to images that do not specify a registry. See WithRegistry. Registry may be empty.

@@ -49,7 +49,7 @@ func Checksum(cert *x509.Certificate) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// CertificateChecksums returns the checksums of all certificates in a bundle. EnvCAChecksum contains these checksums.
+// CertificateChecksums returns the checksums of all certificates in a bundle, for EnvCAChecksum.
 func CertificateChecksums(bundle []byte) ([]string, error) {
 	certs, err := ParseBundle(bundle)
 	if err != nil {
@@ -63,8 +63,8 @@ func CertificateChecksums(bundle []byte) ([]string, error) {
 }
 
 // PinnedCertificates returns the certificates in a bundle whose checksums are pinned. If the SHA-256 of the whole
-// bundle is pinned, it returns all certificates. This kind of pin is usual in Rancher. If no checksum matches, it
-// returns ErrUntrustedBundle.
+// bundle is pinned, as is common in Rancher, it returns all certificates. If no checksum matches, it returns
+// ErrUntrustedBundle.
 func PinnedCertificates(bundle []byte, checksums []string) ([]*x509.Certificate, error) {
 	certs, err := ParseBundle(bundle)
 	if err != nil {

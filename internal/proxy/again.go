@@ -18,11 +18,11 @@ import (
 	"github.com/drover-dev/drover/internal/identity/refusal"
 )
 
-// memberEvery is the number of checks after which the member is queried as well. The member is queried rarely,
-// because each query is a request to the member, whereas the hub answers most checks from memory.
+// memberEvery is the number of checks after which the member is also queried. Other checks use only the hub's data,
+// most of which is in memory, whereas each query is a request to the member.
 const memberEvery = 10
 
-// recheckRegularly ends a long call when the user loses the right to it. Without this check, an admitted user could
+// recheckRegularly ends a long-running call when the user loses the right to it. Otherwise, an admitted user could
 // continue to read for as long as the call lasts. The checks of calls that started at the same time are spread out. The
 // caller must call the returned function at the end of the call.
 func (h *Handler) recheckRegularly(r *http.Request, c *call, end context.CancelCauseFunc) (over func()) {
@@ -79,8 +79,8 @@ func (h *Handler) recheck(r *http.Request, c *call, askMember bool) error {
 	return nil
 }
 
-// recheckServed returns an error if the hub no longer serves the member at all. If a member is merely disconnected,
-// its calls end without this check.
+// recheckServed returns an error if the hub no longer serves the member at all. Calls to a disconnected member end
+// without this check.
 func (h *Handler) recheckServed(ctx context.Context, c *call) error {
 	var unserved *refusal.Error
 	if _, err := h.transport(ctx, c.target.cluster); errors.As(err, &unserved) {

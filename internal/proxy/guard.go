@@ -17,7 +17,7 @@ import (
 // pastDeadline returns a deadline that ends pending reads and writes immediately.
 func pastDeadline() time.Time { return time.Unix(1, 0) }
 
-// stopwatch calls cut when one step takes longer than the limit. Steps must not overlap.
+// stopwatch calls cut if a step takes longer than the limit. Steps must not overlap.
 type stopwatch struct {
 	limit time.Duration
 	cut   func()
@@ -34,8 +34,8 @@ func (s *stopwatch) start() {
 
 func (s *stopwatch) stop() { s.timer.Stop() }
 
-// guard wraps a request and its response so that a user who stalls or sends too much is disconnected. The caller must
-// call done when the request has ended.
+// guard wraps a request and its response, so that a user who stalls or sends too much data is disconnected. The caller
+// must call done when the request has ended.
 func (h *Handler) guard(w http.ResponseWriter, r *http.Request, c *call) (guarded http.ResponseWriter, done func()) {
 	control := http.NewResponseController(w)
 	// An admitted user may watch for hours. From now on, the stopwatches apply instead of the server's deadlines.
@@ -158,7 +158,7 @@ func (c *guardedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite signals to the user that no more data will be sent. The user may continue to send.
+// CloseWrite signals to the user that no more data will be sent. The user can still send data.
 func (c *guardedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

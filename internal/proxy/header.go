@@ -72,8 +72,8 @@ func extraHeader(key string) string {
 	return textproto.CanonicalMIMEHeaderKey(b.String())
 }
 
-// isTokenByte reports whether c may appear unencoded in a header name. Header names are RFC 9110 tokens. The percent
-// sign is excluded.
+// isTokenByte reports whether c may appear unencoded in a header name, which is an RFC 9110 token. The percent sign
+// must be encoded.
 func isTokenByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
 		strings.IndexByte("!#$&'*+-.^_`|~", c) >= 0
@@ -91,7 +91,7 @@ func clean(h http.Header, keepImpersonation bool) {
 	request.Strip(h)
 }
 
-// checkForm refuses malformed or malicious requests to a Kubernetes API, no matter who sends them.
+// checkForm refuses malformed or malicious requests to a Kubernetes API, regardless of the sender.
 func checkForm(r *http.Request, limits Limits) error {
 	if r.Method == http.MethodConnect || r.Method == http.MethodTrace {
 		return refusal.New(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
@@ -124,8 +124,7 @@ func checkConnection(h http.Header) error {
 	return nil
 }
 
-// identifiesCaller reports whether a proxy on the path might use a header to identify the caller, judging by the
-// header's name.
+// identifiesCaller reports whether a header, judging by its name, might identify the caller to a proxy on the way.
 func identifiesCaller(name string) bool {
 	return hasFoldedPrefix(name, "Impersonate-") || hasFoldedPrefix(name, "X-Remote-") ||
 		strings.EqualFold(name, "Authorization")

@@ -79,8 +79,7 @@ func (h *Handler) flow(c *call, cut func()) *limit.Flow {
 	return h.limiter.Backlog.Flow(from, cut)
 }
 
-// clock calls a function when an operation has taken too long, or when a check is due. The zero value never calls a
-// function.
+// clock calls a function when an operation has taken too long or a check is due. The zero value never calls a function.
 type clock struct {
 	limit time.Duration
 
@@ -89,8 +88,8 @@ type clock struct {
 	ended bool
 }
 
-// start starts the clock. The clock calls late after it has run for limit without a pause. Each resume starts the count
-// again.
+// start starts the clock. It calls late after it has run for the given limit without a pause. Each resume starts the
+// time again.
 func (c *clock) start(limit time.Duration, late func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

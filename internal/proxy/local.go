@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// localAPI connects to the hub's own API server without any credentials.
+// localAPI connects to the hub's own API server without using the manager's credentials.
 type localAPI struct {
 	base    *url.URL
 	plain   http.RoundTripper // for requests

@@ -3,10 +3,9 @@
 
 // Package proxy serves a member's Kubernetes API to an identified user.
 //
-// A request may be refused before anything is sent. The proxy first checks the form of the request, then the identity
-// of the sender, the sender's right to reach the member, whether a seat is free, and finally whether the member exists
-// and is connected. Only then does the proxy create a call, a value that holds the identity. The transport sends only
-// requests that belong to a call.
+// The proxy first checks the form of the request, then the identity of the sender, the sender's right to reach the
+// member, whether a seat is free, and finally whether the member exists and is connected. Only then does it create a
+// call, which holds the sender's identity. The transport sends only requests that belong to a call.
 package proxy
 
 import (
@@ -67,13 +66,13 @@ type Limits struct {
 	// Body limits the body of a request, in bytes. The default is 16 MiB. The limit does not apply to upgraded
 	// connections.
 	Body int64
-	// Stall is the time after which a stalling user is disconnected. A user stalls by not reading a chunk of a response
-	// or by not sending an announced request body. A chunk is at most 32 KiB long. A silent watch or shell does not
-	// count as stalling. The default is 3 minutes.
+	// Stall is the time after which a stalling user is disconnected. A user stalls by not reading a chunk of a response,
+	// which is at most 32 KiB long, or by not sending an announced request body. An idle watch or shell does not count as
+	// stalling. The default is 3 minutes.
 	Stall time.Duration
-	// Answer limits how long a member may take to start its response to a request that is not long-running. The
-	// default is 70 s. API servers give up after 60 s, so a member that takes longer is hanging and must not occupy
-	// seats that other members need.
+	// Answer limits how long a member may take to start its response to a request that is not long-running. The default is
+	// 70 s. API servers time out after 60 s, so a member that takes longer is unresponsive and must not occupy seats that
+	// other members need.
 	Answer time.Duration
 	// Look is the maximum time between two checks of the user's rights during a long-running request. The default is
 	// 30 s.
@@ -101,7 +100,7 @@ type Options struct {
 	Limiter *limit.Limiter
 	// Observer receives events for metrics.
 	Observer Observer
-	// Log is used for failures that only the hub's operator can fix.
+	// Log receives failures that only the hub's operator can fix.
 	Log logr.Logger
 }
 
@@ -257,8 +256,8 @@ func isDiscovery(path string) bool {
 	return strings.HasSuffix(path, "/api") || strings.HasSuffix(path, "/apis")
 }
 
-// warn also puts the message into a Warning header. When discovery is refused, kubectl ignores the Status but prints
-// each warning once.
+// warn also adds the message as a Warning header. When discovery is refused, kubectl ignores the Status but prints each
+// warning once.
 func warn(w http.ResponseWriter, message string) {
 	if value, err := utilnet.NewWarningHeader(299, "drover", message); err == nil {
 		w.Header().Set("Warning", value)

@@ -70,8 +70,8 @@ func MemberOf(r *http.Request) string {
 	return to.member()
 }
 
-// split returns a target that contains the prefix of an encoded path. Names must be valid in Kubernetes and contain
-// no encoded characters, so the prefix has the same length when it is decoded.
+// split returns a target with the prefix of an encoded path. Names must be valid in Kubernetes and contain no encoded
+// characters, so the decoded prefix has the same length.
 func split(escaped string) (target, bool) {
 	if rest, ok := strings.CutPrefix(escaped, PathLocal); ok {
 		return target{local: true, prefix: PathLocal}, rest == "" || rest[0] == '/'

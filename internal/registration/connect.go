@@ -28,7 +28,7 @@ type Agent struct {
 	Cluster protocol.ClusterRef
 	// KeyID is the digest of the key that verified the token.
 	KeyID string
-	// Instance is the name that the agent gave its process. It is empty if the agent sent no name.
+	// Instance is the name of the agent's process. It is empty if the agent sent no name.
 	Instance string
 	// NodeAgent reports whether the agent is a node agent.
 	NodeAgent bool
@@ -44,8 +44,8 @@ func KeyID(key ed25519.PublicKey) string {
 
 // Authenticate verifies a request's connect token. If it returns false, it has already written the response.
 //
-// If a client cannot prove that it is the agent of the Cluster that it names, it always receives 410, whether or not
-// the Cluster exists. The agent then waits for a long time before it tries again, and checks for a new join token.
+// A client that cannot prove to be the agent of the Cluster that it names always receives 410, whether or not the
+// Cluster exists. The agent then waits for a long time before it tries again, and checks for a new join token.
 func (s *Server) Authenticate(w http.ResponseWriter, r *http.Request) (Agent, bool) {
 	token, ok := bearer(r)
 	if !ok {
@@ -108,8 +108,8 @@ func (s *Server) authenticate(ctx context.Context, token string) (Agent, error) 
 }
 
 // showUnproven records in a Cluster's status that a client named the Cluster without proof. Because any client can
-// cause this, the record contains nothing that the client sent. Clusters that are not in the cache are ignored, and
-// only a limited number of Clusters are updated per second.
+// cause this, the record contains no data from the client. Clusters that are not in the cache are ignored, and the
+// number of Clusters that are updated per second is limited.
 func (s *Server) showUnproven(ctx context.Context, name types.NamespacedName) {
 	if key, owner := ownerOf(name); s.Cache.Get(ctx, key, owner) != nil || !s.limits.show(s.Now()) {
 		return
@@ -164,12 +164,12 @@ func (s *Server) TokenUsed(keyID, tokenID string, expires time.Time) {
 	_ = s.replays.use(keyID, tokenID, s.Now(), expires) // an error means that the token is already known and refused
 }
 
-// maxConnects is the maximum number of connect tokens that are remembered for one agent. It is enough for about two
-// minutes.
+// maxConnects is the maximum number of used connect tokens that are stored for one agent. It is sufficient for about
+// two minutes.
 const maxConnects = 1000
 
-// replayGuard remembers the IDs of connect tokens until the tokens expire. It accepts only verified tokens and is
-// limited per agent, so one client cannot use up the space for others. The zero value is ready to use.
+// replayGuard stores the IDs of used connect tokens until the tokens expire. It accepts only verified tokens and is
+// limited per agent, so that one client cannot use up the space for others. The zero value is ready to use.
 type replayGuard struct {
 	mu    sync.Mutex                      // guards the fields below
 	used  map[string]map[string]time.Time // the expiry of each token, by KeyID and then by token ID

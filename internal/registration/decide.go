@@ -19,11 +19,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// uidForm is the accepted form of a namespace's UID. UIDs appear in statuses, events and logs, so all values in another
-// form are rejected.
+// uidForm is the accepted format of a namespace's UID. UIDs appear in statuses, events and logs, so values in any other
+// format are rejected.
 var uidForm = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
-// JoinInput is everything that the decision about a join depends on.
+// JoinInput contains everything that the decision about a join depends on.
 type JoinInput struct {
 	// Cluster is the name of the object, in the format "namespace/name". OwnerUID is the object's UID.
 	Cluster  string
@@ -44,7 +44,7 @@ type Join struct {
 	Write bool
 }
 
-// DecideJoin returns the identity that a Cluster's agent has after a join request. It has no side effects.
+// DecideJoin returns the identity of a Cluster's agent after a join request. It has no side effects.
 //
 // A token lets one agent join. If the same agent presents the token again and uses the same key in the same cluster,
 // the request is a retry and succeeds. If a different cluster presents the token, the join is refused with

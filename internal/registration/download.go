@@ -21,9 +21,9 @@ import (
 // binary. For platforms other than the manager's own platform, "-<platform>" is appended.
 const hostAgent = "drover-host-agent"
 
-// Limits on downloads of the agent's binary. Any client may request a download. The hub closes the connection of a
-// client that reads nothing for stallTime or does not finish within downloadTime. Clients with the same address, such
-// as clients behind a front proxy, share one limit on concurrent downloads and wait in a queue.
+// Limits on downloads of the agent's binary. Any client can request a download. The hub closes the connection of a
+// client that reads no data for stallTime, or does not finish within downloadTime. Clients with the same address, such
+// as clients behind a proxy, share a limit on concurrent downloads and wait in a queue.
 const (
 	downloadsOfSource = 16
 	downloadsAtOnce   = 128

@@ -14,9 +14,9 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// hostScript downloads the agent's binary. The binary does everything else. At the end, the script removes the
-// directory given with --temporary. It reads only --temporary, --server and --ca, and passes the other options to the
-// binary. It contains nothing that a client has sent.
+// hostScript downloads the agent's binary and runs it. At the end, the script removes the directory given with
+// --temporary. It reads only --temporary, --server and --ca, and passes the other options to the binary. It contains no
+// data from clients.
 const hostScript = `#!/bin/sh
 # Joins this machine to a Drover hub. The command in the Secret "<host>-host-join" runs it, with the join token on standard input.
 set -eu

@@ -32,14 +32,14 @@ const (
 	// maxIdleLimits is the number of limiters above which unused limiters are dropped. Each Cluster with a recent
 	// join has a limiter.
 	maxIdleLimits = 1000
-	// joinedFor is how long after a join the first lookup does not count.
+	// joinedFor is the time after a join during which the first lookup does not count.
 	joinedFor = time.Minute
 )
 
 // errBusy is returned when a request exceeds one of the limits.
 var errBusy = errors.New("the hub receives too many requests at the moment; try again")
 
-// limits contains the rate limiters for these limits. The zero value is ready to use.
+// limits enforces these limits. The zero value is ready to use.
 type limits struct {
 	mu      sync.Mutex // guards the fields below
 	lookups *rate.Limiter
@@ -78,8 +78,7 @@ func (l *limits) lookup(name types.NamespacedName, now time.Time) bool {
 	return l.lookups.AllowN(now, 1)
 }
 
-// show reports whether the status of one more Cluster may be updated now because a client named the Cluster without
-// proof.
+// show reports whether one more Cluster's status may be updated now because a client named the Cluster without proof.
 func (l *limits) show(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

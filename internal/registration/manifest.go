@@ -58,7 +58,8 @@ type manifestParts struct {
 	deployment    Deployment
 }
 
-// tokensPlace is the placeholder for the token while the parts are created. It occurs nowhere else in the manifest.
+// tokensPlace is the placeholder for the token while the parts are created. It does not occur anywhere else in the
+// manifest.
 const tokensPlace = "the place of the join token in a manifest"
 
 // key returns a cache key. Inputs that differ only in the token have the same key.

@@ -143,7 +143,7 @@ func cachedMetadata() untrusted.Metadata {
 // thousand manifests would take up most of the manager's memory.
 const keyContent = "content-digest"
 
-// Trim is a cache transform that removes everything from a Secret except the parts that are read from the cache. It
+// Trim is a cache transform that removes everything from a Secret except the fields that are read from the cache. It
 // modifies and returns the Secret. It treats all Secrets with Drover's label in the same way, because users can also
 // create such Secrets. It is idempotent.
 func Trim(object any) (any, error) {
@@ -304,7 +304,7 @@ type AgentIdentity struct {
 	// FormerOwner is the UID of the Cluster object that an adopted agent originally joined. The agent's tokens still
 	// contain this UID. FormerOwner is empty for other agents.
 	FormerOwner types.UID
-	// Joined is when the agent joined.
+	// Joined is the time when the agent joined.
 	Joined time.Time
 }
 

@@ -86,8 +86,8 @@ func (s *Server) serveCACerts(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte(s.Settings().CABundle))
 }
 
-// serveImport serves the manifest to clients whose token can still be used. It refuses query parameters, because
-// nothing that a client sends may become part of the manifest (CVE-2026-44939).
+// serveImport serves the manifest to clients whose token can still be used. It refuses query parameters, because data
+// from a client must never become part of the manifest (CVE-2026-44939).
 func (s *Server) serveImport(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	if r.URL.RawQuery != "" || r.URL.ForceQuery {
@@ -242,10 +242,10 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 	return nil, conflict
 }
 
-// claim sets an annotation on the Secret that contains a Cluster's token before an agent joins with the token.
-// Editors may delete the Secret of an unused token, and the admission policy recognizes a used token by this
-// annotation. If only the controller wrote the annotation, an editor could delete the Secret just after a join, and
-// use the next token to replace the member's agent with another one.
+// claim sets an annotation on the Secret with a Cluster's token before an agent joins with the token. The admission
+// policy allows editors to delete only the Secret of an unused token, and recognizes a used token by this annotation.
+// If only the controller wrote the annotation, an editor could delete the Secret just after a join, and use the next
+// token to replace the member's agent with another one.
 //
 // The token stays valid until the controller writes the token's hash to the annotation, so a join that fails at this
 // point can be repeated.

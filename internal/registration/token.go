@@ -22,8 +22,8 @@ import (
 // tokenBytes is the entropy of the tokens that Drover creates: 256 bits.
 const tokenBytes = 32
 
-// tokenForm is the accepted form of a token. A token in this form needs no escaping in a URL path. Because of the
-// minimum length, even a token that was chosen by a user is hard to guess.
+// tokenForm is the accepted format of a token. A token in this format does not have to be escaped in a URL path.
+// Because of the minimum length, even a token that was chosen by a user is hard to guess.
 var tokenForm = regexp.MustCompile(`^[A-Za-z0-9._~-]{32,256}$`)
 
 // NewToken returns a random join token.
@@ -46,7 +46,7 @@ func HashToken(token string) string {
 type Token struct {
 	// Value is the token. It must not be printed.
 	Value string
-	// Created is the time when the hub created the token or first saw it.
+	// Created is the time when the hub created the token, or first read the user's token.
 	Created time.Time
 	// TTL is how long the token is valid, counted from Created.
 	TTL time.Duration
@@ -62,7 +62,7 @@ func (t Token) Announcement(owner client.Object) string {
 		t.Expires().UTC().Format("2006-01-02 15:04 MST"), RegistrationSecret(memberName(owner)).Name)
 }
 
-// joinTime is how long a join may take from claiming its token to writing the agent's identity.
+// joinTime is how long a join may take, from claiming the token to writing the agent's identity.
 const joinTime = time.Minute
 
 // Joining reports whether an agent may be joining with the token. During a join, the token is not replaced.

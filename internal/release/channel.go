@@ -1,13 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package release queries release channels for the version that they point to.
+// Package release queries release channels for the current version.
 //
 // Any user who can create a Plan can choose the URL, but the hub or a member's agent sends the request from its own
-// network. For this reason, a Client sends only GET requests without credentials, follows no redirects, returns
-// nothing from a body, and by default connects only to public addresses. It checks the address that it actually
-// dials, so a name that resolves to a different address the second time (DNS rebinding) does not circumvent the
-// check.
+// network. For this reason, a Client sends only GET requests without credentials, follows no redirects, ignores
+// response bodies, and by default connects only to public addresses. It checks the address that it actually dials, so a
+// name that resolves to a different address the second time (DNS rebinding) does not circumvent the check.
 package release
 
 import (
@@ -119,9 +118,8 @@ func shared() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("100.
 
 // never returns addresses that are not on the public Internet or that can reach other addresses. They include "this
 // network", addresses for protocols and benchmarks, and reserved addresses. In IPv6, they also include site-local
-// addresses, and addresses that embed IPv4 addresses and would be mistaken for public, such as Teredo addresses. The
-// last line contains addresses that look public but at which cloud providers serve credentials: AWS and Google in
-// IPv6, and Alibaba and Azure in IPv4.
+// addresses, and addresses that embed IPv4 addresses, such as Teredo addresses. The last line contains addresses that
+// look public, but serve credentials of cloud providers: AWS and Google in IPv6, and Alibaba and Azure in IPv4.
 func never() []netip.Prefix {
 	var all []netip.Prefix
 	for _, text := range []string{
@@ -134,10 +132,10 @@ func never() []netip.Prefix {
 	return all
 }
 
-// Latest queries a channel once and returns the version that it points to. The version is the last path element in the
-// Location of a 302, 303, 307 or 308 response. The version must contain a digit, so that a login page does not count as
-// a version. Any other response is an error. A Location with the channel's own path is also an error, because it is a
-// redirect from http to https. Errors never contain the URL.
+// Latest queries a channel once and returns its current version. The version is the last path element in the Location
+// of a 302, 303, 307 or 308 response. It must contain a digit, so that a login page does not count as a version. Any
+// other response is an error. A Location with the channel's own path is also an error, because it is a redirect from
+// http to https. Errors never contain the URL.
 func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -166,8 +164,8 @@ func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	return versionOf(req.URL, resp.Header.Values("Location"))
 }
 
-// reason returns the part of an error that is safe to show. It discloses nothing about the hub's network, for example
-// whether a port is open.
+// reason returns the part of an error that is safe to show. It must not disclose anything about the hub's network, for
+// example whether a port is open.
 func (c *Client) reason(err error) error {
 	var dns *net.DNSError
 	switch {

@@ -19,8 +19,8 @@ const (
 	firstRetry = 15 * time.Second
 )
 
-// maxRequests is the maximum number of concurrent requests. maxOwn is the maximum for one workspace. If a workspace's
-// channels respond slowly, only the requests of that workspace are delayed.
+// maxRequests is the maximum number of concurrent requests. maxOwn is the maximum for one workspace, so that slow
+// channels delay only the requests of their own workspace.
 const (
 	maxRequests = 8
 	maxOwn      = 2

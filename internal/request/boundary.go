@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// boundaries finds the ends of events in a stream that arrives in pieces.
+// boundaries finds the ends of events in a stream that is read in pieces.
 type boundaries interface {
 	// scan processes the next piece. It returns two offsets in the piece: the end of the first event that ends there,
 	// and the end of the last event that ends there. Both are -1 if no event ends in the piece. A stream starts at a

@@ -16,10 +16,10 @@ type Kind int
 const (
 	// Short requests end on their own after a short time.
 	Short Kind = iota
-	// Watch requests can be ended between two events. Their users then continue with another replica.
+	// Watch requests can be ended between two events. Clients then continue with another replica.
 	Watch
-	// Session requests last as long as their users want, and a user notices if one is lost. Examples are a shell, a
-	// forwarded port, and a log that is followed.
+	// Session requests last as long as the user wants, and interrupting them is visible to the user. Examples are a shell,
+	// a forwarded port, and a log that is followed.
 	Session
 
 	kinds
@@ -157,7 +157,7 @@ func (g *Group) add(kind Kind, n int) {
 	g.tellLocked()
 }
 
-// tellLocked wakes up the callers of Wait if no request is in progress.
+// tellLocked notifies the callers of Wait if no request is in progress.
 func (g *Group) tellLocked() {
 	if g.empty != nil && g.under == [kinds]int{} {
 		close(g.empty)

@@ -35,10 +35,10 @@ func staysHere(name string) bool {
 	return hasFoldedPrefix(name, "X-Remote-") || hasFoldedPrefix(name, "X-Forwarded-")
 }
 
-// SetOrigin makes a request to open a WebSocket look as if it came from the API server's own pages. API servers open
-// a WebSocket for a watch only if the request has an Origin header, regardless of its value. The Origin header from
-// the caller names a page on another server. The server that received the request decides whether that page may open
-// a WebSocket.
+// SetOrigin replaces the Origin header of a request to open a WebSocket with the API server's own origin. API servers
+// open a WebSocket for a watch only if the request has an Origin header, regardless of its value. The caller's Origin
+// header names a page on another server. The server that received the request has already decided whether that page may
+// open a WebSocket.
 func SetOrigin(h http.Header, server *url.URL) {
 	if asked := h["Upgrade"]; len(asked) > 0 && strings.EqualFold(asked[0], "websocket") {
 		h["Origin"] = []string{server.Scheme + "://" + server.Host}
@@ -61,7 +61,8 @@ func hasFoldedPrefix(name, prefix string) bool {
 	return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix)
 }
 
-// StripAnswer removes headers from a response if they would affect the server's whole host and not just the response.
+// StripAnswer removes headers from a response if they would affect the server's whole host rather than only the
+// response.
 func StripAnswer(h http.Header) {
 	for _, name := range []string{"Set-Cookie", "Set-Cookie2", "Alt-Svc", "Strict-Transport-Security", "Clear-Site-Data",
 		"Public-Key-Pins", "Nel", "Report-To", "Reporting-Endpoints", "Service-Worker-Allowed", "Set-Login",

@@ -9,8 +9,8 @@ import (
 	"net/http"
 )
 
-// Aborted is the status of a request that received no response, either because the caller had disconnected or because
-// the connection was closed on purpose.
+// Aborted is the status of a request that received no response, because the caller disconnected or the connection was
+// closed intentionally.
 const Aborted = 0
 
 // Recorder is an http.ResponseWriter that records the status of the response. Use NewRecorder to create a Recorder.

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package request describes requests to a Kubernetes API: their meaning, their outcome, and how they are ended.
+// Package request interprets requests to a Kubernetes API, records their outcome, and ends them.
 package request
 
 import (

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// watchPatience is how long the rest of an event may take to arrive once the watch has to end.
+// watchPatience is how long the rest of an event may take to arrive when the watch has to end.
 const watchPatience = 5 * time.Second
 
 // ErrBrokenOff is returned when a watch had to end in the middle of an event.
@@ -82,7 +82,7 @@ type watchBody struct {
 func EndWatch(ctx context.Context, response *http.Response) { endWatch(response, nil, ctx) }
 
 // EndWatchOrFailure is like EndWatch, but the response also ends normally if the source fails between two events and
-// excused accepts the error.
+// excused returns true for the error.
 func EndWatchOrFailure(ctx context.Context, response *http.Response, excused func(error) bool) {
 	endWatch(response, excused, ctx)
 }

@@ -13,8 +13,7 @@ import (
 // maxAheadNamed is the maximum number of members that a message names.
 const maxAheadNamed = 5
 
-// Ahead records that a member had progressed further than the hub knew, because the hub was restored to an earlier
-// state.
+// Ahead records that a member was ahead of the hub, because the hub was restored to an earlier state.
 type Ahead struct {
 	// Found is the revision that the member had completed.
 	Found string `json:"found"`
@@ -42,14 +41,13 @@ func (f *Fleet) ahead(c *Cluster) bool {
 	return f.current(c) || s.Reason == v1.ReasonComplete
 }
 
-// unlooked reports whether a member's claim is complete although the member reports a different revision. Such a
-// member first receives the plan with paused set, and then reports whether its nodes have completed the plan.
+// unlooked reports whether a member's claim is complete although the member reports a different revision. Such a member
+// first receives the plan with paused set, and then reports how many of its nodes have completed the plan.
 func (f *Fleet) unlooked(c *Cluster) bool {
 	return f.current(c) && c.Claim.Complete != nil && c.Status != nil && c.Status.Revision != f.plan.Revision
 }
 
-// halted returns the reason to wait for a user's decision if any member is ahead. A change to the plan counts as a
-// decision.
+// halted returns the reason to wait for a user's decision if any member is ahead. Changing the plan is such a decision.
 func (f *Fleet) halted() Wait {
 	var names []string
 	for i := range f.clusters {

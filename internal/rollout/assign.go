@@ -28,7 +28,7 @@ func (f *Fleet) assign(selectors []labels.Selector) {
 	}
 }
 
-// For each wave with a share, room returns the set of members that the wave has room for. The entry for a wave without
+// room returns, for each wave with a share, the set of members that the wave has room for. The entry for a wave without
 // a share is nil.
 func (f *Fleet) room(selectors []labels.Selector) []map[int]bool {
 	room := make([]map[int]bool, len(selectors))

@@ -78,7 +78,7 @@ func (v *view) count() tally {
 	return t
 }
 
-// tally counts a node that has a claim. A node that failed permanently with an earlier version of the plan starts
+// tally counts a node that has a claim. A node that has permanently failed with an earlier version of the plan starts
 // again.
 func (v *view) tally(t *tally, n *Node, c Claim) {
 	t.places++
@@ -134,7 +134,7 @@ func (v *view) candidate(t *tally, n *Node) {
 	}
 }
 
-// taken returns the name of another plan that is in progress on a node. A plan that has failed permanently does not
+// taken returns the name of another plan that is in progress on a node. A plan that has permanently failed does not
 // block other plans.
 func (v *view) taken(n *Node) string {
 	rival := ""
@@ -170,7 +170,7 @@ func (v *view) begin() (*Node, Wait) {
 	return nil, w
 }
 
-// reason returns the reason to wait. If there are several reasons, it returns the most urgent reason for a user to act.
+// reason returns the reason to wait. If there are several, it returns the one for which user action is most urgent.
 func (v *view) reason(t *tally, gate *Wait) Wait {
 	switch {
 	case t.first.stuckNode != "":

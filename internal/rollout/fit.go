@@ -21,7 +21,7 @@ func Tolerations(work *v1.NodeWork) []corev1.Toleration {
 }
 
 // runsPods reports whether a node can run the plan's pods at all. The pods mount the node's root file system and share
-// its process namespace. This works only on Linux.
+// its process namespace, which works only on Linux.
 func (n *Node) runsPods() bool { return n.OS == "" || n.OS == string(corev1.Linux) }
 
 // taint returns a taint that prevents the plan's pods from running on a node, or "" if there is none. The result has

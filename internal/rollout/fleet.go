@@ -21,13 +21,13 @@ const Rest = "rest"
 type FleetPlan struct {
 	Name string
 	Pace Pace
-	// Hash and Revision are the results of the functions Hash and Revision for the spec that members receive.
+	// Hash and Revision are the results of the functions of the same name for the spec that members receive.
 	Hash, Revision string
 	// Resume is the Plan's annotation v1.AnnotationResume. A user sets it to the current revision to continue the
 	// plan although members are ahead.
 	Resume string
-	// Omitted contains the counts of members that the caller left out, by wave. These members affect a step only
-	// through their counts.
+	// Omitted contains the counts of members that the caller omitted, by wave. These members affect a step only through
+	// their counts.
 	Omitted []OmittedMembers
 }
 
@@ -60,14 +60,14 @@ type Cluster struct {
 	// AwaySince is the latest time at which the member may have become unavailable. It is zero if this time is
 	// unknown.
 	AwaySince time.Time
-	// Hold is the reason why the member's agent does not take part in any plan. See protocol.PlanHold.
+	// Hold is the reason why the member's agent does not run plans. See protocol.PlanHold.
 	Hold string
 	// Status is the member's status from the latest report of its agent, for any revision. It is nil before the first
 	// report.
 	Status *Status
 	// Unreported is true if the agent has not yet reported the state of the plan or that the member has no such plan.
 	Unreported bool
-	// Ask is true if the agent has to report that the member takes part in plans before the member can start.
+	// Ask is true if the agent has to report that the member runs plans before the member can start.
 	Ask bool
 }
 
@@ -76,13 +76,13 @@ type Cluster struct {
 type ClusterClaim struct {
 	// Revision is the revision of the plan with which the member started.
 	Revision string `json:"revision"`
-	// Since is when the member started.
+	// Since is the time when the member started.
 	Since time.Time `json:"since"`
 	// Complete is the time when all nodes of the member had completed the plan. It is nil until then.
 	Complete *time.Time `json:"complete,omitempty"`
 	// Failed is the time when a node of the member used up its attempts. It is nil if no node has.
 	Failed *time.Time `json:"failed,omitempty"`
-	// Ahead is set if the member had progressed further than this hub knew. Revision is then empty.
+	// Ahead is set if the member was ahead of this hub. Revision is then empty.
 	Ahead *Ahead `json:"ahead,omitempty"`
 }
 
@@ -240,7 +240,7 @@ func (f *Fleet) current(c *Cluster) bool {
 	return c.Claim != nil && c.Claim.Revision == f.plan.Revision
 }
 
-// held returns the reason why a member does not take part in any plan. It returns "" if the member takes part.
+// held returns the reason why a member does not run plans, or "" if it does.
 func (f *Fleet) held(c *Cluster) string {
 	if value, set := c.Labels[v1.LabelPlansHold]; set && value != "false" {
 		return fmt.Sprintf("cluster %s is labelled %s", c.Name, v1.LabelPlansHold)
@@ -266,7 +266,7 @@ func (f *Fleet) takes(c *Cluster) bool {
 	return c.Claim.Complete == nil
 }
 
-// lingers reports whether nodes of a member may still be working on an earlier revision.
+// lingers reports whether an earlier revision may still be in progress on nodes of a member.
 func (f *Fleet) lingers(c *Cluster) bool {
 	return c.Claim != nil && !f.current(c) && c.Claim.Complete == nil && !f.idle(c)
 }

@@ -32,9 +32,9 @@ func Next(m Member, p Plan, now time.Time) Decision {
 // errOneStep stops Settle after the first step.
 var errOneStep = errors.New("one step is enough")
 
-// Settle takes the steps of a plan in a member one by one, in the order of Next, until no step is left. It returns
-// the reason to wait. It examines the member only once instead of before each step. For this reason, take must also
-// apply the step to m, and must not move nodes within m.Nodes.
+// Settle performs the steps of a plan in a member one by one, in the order of Next, until no step is left. It returns
+// the reason to wait. It examines the member only once rather than before each step. For this reason, take must also
+// apply the step to m, and must not reorder m.Nodes.
 func Settle(m *Member, p Plan, now time.Time, take func(*Step) error) (Wait, error) {
 	v, err := look(m, p, now)
 	if err != nil {
@@ -65,7 +65,7 @@ func Settle(m *Member, p Plan, now time.Time, take func(*Step) error) (Wait, err
 	}
 }
 
-// finish takes the steps of a node until the node has to wait.
+// finish performs the steps of a node until the node has to wait.
 func (v *view) finish(n *Node) error {
 	for step := v.work(n); step != nil; step = v.work(n) {
 		if err := v.do(step); err != nil {
@@ -75,7 +75,7 @@ func (v *view) finish(n *Node) error {
 	return nil
 }
 
-// do takes a step and updates the view accordingly.
+// do performs a step and updates the view accordingly.
 func (v *view) do(s *Step) error {
 	if err := v.take(s); err != nil {
 		return err
@@ -174,7 +174,7 @@ func (v *view) job(n *Node, c Claim, kind JobKind) *Job {
 	return nil
 }
 
-// by sets the time of the next decision to t, unless an earlier time is already set.
+// by sets the deadline for the next decision to t, unless an earlier deadline is already set.
 func (v *view) by(t time.Time) { v.until = Sooner(v.until, t) }
 
 // gate returns the reason why no node and no attempt may start. It returns nil if they may start.

@@ -51,7 +51,7 @@ func (d FleetDecision) begins(cluster string) bool {
 	return d.Step != nil && d.Step.Verb == VerbBegin && d.Step.Cluster == cluster
 }
 
-// next returns the next step under the assumption that no member has to be asked for a report.
+// next returns the next step, assuming that no member has to send a report first.
 func (f *Fleet) next() FleetDecision {
 	for i := range f.clusters {
 		if step := f.record(&f.clusters[i]); step != nil {
@@ -70,8 +70,8 @@ func (f *Fleet) next() FleetDecision {
 	return FleetDecision{Wait: why}
 }
 
-// A failed member counts as failed for at least steadyTime, no matter what it reports in the meantime. As a result, an
-// agent whose reports alternate causes at most two writes per minute.
+// A failed member counts as failed for at least steadyTime, regardless of its reports. As a result, an agent whose
+// reports alternate causes at most two writes per minute.
 const steadyTime = time.Minute
 
 // record returns the step that writes a member's progress into its claim. It returns nil if there is nothing to
@@ -174,7 +174,8 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 	return best, Wait{}
 }
 
-// openWaves returns how many of the waves, counted from the first, may start, and why the next wave must wait.
+// openWaves returns the number of waves that may start, counted from the first, and the reason why the next wave must
+// wait.
 func (f *Fleet) openWaves() (int, Wait) {
 	for i, w := range f.waves {
 		if i < f.opened {
@@ -198,7 +199,7 @@ func (f *Fleet) openWaves() (int, Wait) {
 	return len(f.waves), Wait{}
 }
 
-// unless returns w, or the reason Applying if members are in progress.
+// unless returns the reason Applying if members are in progress, and w otherwise.
 func (f *Fleet) unless(w Wait) Wait {
 	if f.slots > 0 {
 		return f.working()
@@ -248,8 +249,8 @@ func (f *Fleet) remainder() Wait {
 			"\"kubectl drover plan retry %s\", or change the plan", complete, Clusters(total), failed, f.plan.Name)}
 }
 
-// finished returns the reason to wait when nothing is left to do. If the plan selects no node in any member, the
-// reason says so, because the selector is probably wrong.
+// finished returns the reason to wait when no work is left. If the plan selects no node in any member, the reason says
+// so, because the selector is probably wrong.
 func (f *Fleet) finished() Wait {
 	total := 0
 	nowhere := true

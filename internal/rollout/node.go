@@ -17,9 +17,9 @@ type Plan struct {
 	// Generation is the generation of the spec. When it changes, failed nodes are retried.
 	Generation int64
 	Spec       v1.PlanSpec
-	// Version is the plan's version. It is a result of the function Version.
+	// Version is the plan's version, as returned by the function Version.
 	Version string
-	// Hash is the plan's hash. It is a result of the function Hash.
+	// Hash is the plan's hash, as returned by the function Hash.
 	Hash string
 }
 
@@ -36,7 +36,7 @@ type Member struct {
 	// Refused contains the API server's reason for rejecting a node's Job, by node. A reason applies until a failure
 	// is recorded for the node.
 	Refused map[string]string
-	// Hold is the reason why the member does not take part in any plan. It is empty if the member takes part.
+	// Hold is the reason why the member does not run plans. It is empty if the member runs plans.
 	Hold string
 	// Window is the member's own time window. A nil window is always open.
 	Window *Window
@@ -78,12 +78,11 @@ type Claim struct {
 	Generation int64  `json:"generation"`
 	// Since is the time when work on the node started, before the first attempt.
 	Since time.Time `json:"since"`
-	// Attempt distinguishes Jobs. It is greater than the attempt of any earlier Job of the plan on the node,
-	// including Jobs of earlier versions. Spent is the number of failed attempts that count.
+	// Attempt identifies the attempt that a Job belongs to. It is greater than the attempt of any earlier Job of the plan
+	// on the node, including Jobs of earlier versions. Spent is the number of failed attempts that count toward the limit.
 	Attempt int32 `json:"attempt"`
 	Spent   int32 `json:"spent,omitempty"`
-	// Prepared reports whether the node has been prepared and cordoned. A step that the plan does not require counts
-	// as done.
+	// Prepared reports whether the node has been prepared and cordoned, as far as the plan requires it.
 	Prepared bool `json:"prepared,omitempty"`
 	// Cordoned reports whether this plan cordoned the node.
 	Cordoned bool `json:"cordoned,omitempty"`
@@ -91,12 +90,12 @@ type Claim struct {
 	Exclusive bool `json:"exclusive,omitempty"`
 	// Failure describes the failure of the latest attempt. It is removed when the next attempt starts.
 	Failure *Failure `json:"failure,omitempty"`
-	// Done is the time when the node completed the plan. It is set until the node gives up its slot.
+	// Done is the time when the node completed the plan. It is set until the node releases its slot.
 	Done *time.Time `json:"done,omitempty"`
 }
 
-// tried returns the number of the attempt that is running or has most recently failed, starting at 1. Attempts that
-// do not use up a retry do not count.
+// tried returns the number of the attempt that is running or failed last, starting at 1. Attempts that do not use up a
+// retry do not count.
 func (c *Claim) tried() int32 {
 	if c.Failure != nil {
 		return max(c.Spent, 1)
@@ -183,7 +182,7 @@ const (
 	StartDrain Act = "StartDrain"
 )
 
-// Verb is the purpose of a Step. It is shown to users.
+// Verb is the purpose of a Step, as shown to users.
 type Verb string
 
 // Verbs of steps. VerbBegin to VerbUpgrade are the steps of a node, in order.

@@ -19,7 +19,7 @@ type Pace struct {
 	Paused bool
 	// Window is the time window in which members may start. A nil window is always open.
 	Window *v1.TimeWindow
-	// MaxConcurrent is how many members may be in progress at the same time. It is at least 1.
+	// MaxConcurrent is the maximum number of members in progress at the same time. It is at least 1.
 	MaxConcurrent int
 	// MaxFailed is how many members may fail before no more members start.
 	MaxFailed int
@@ -83,18 +83,17 @@ func StatusOf(s *v1.PlanStatus) *Status {
 	return out
 }
 
-// Group counts members of a fleet that belong together, for example the members of one workspace.
+// Group counts members that belong together, for example the members of one workspace.
 type Group struct {
 	Members, Failed int
 }
 
 // HeldBack returns the groups in which no more members may start. The result all is true if no more members may start
-// in any group. The function allowed returns how many of the given number of members may fail.
+// in any group. The function allowed returns how many of a number of members may fail.
 //
 // A group is held back if too many of its own members have failed. All groups are held back if too many members have
 // failed even without counting the group with the most failures, so no single group can hold back the others. For each
-// group, at most one more failure than allowed is counted, because further failures of a group that is already held
-// back provide no new information.
+// group, at most one more failure than allowed is counted, because the group is already held back at that point.
 func HeldBack(groups map[string]Group, allowed func(members int) int) (held map[string]bool, all bool) {
 	held = map[string]bool{}
 	var members, failed, most int

@@ -145,9 +145,9 @@ func (w *Window) spans(now time.Time) []span {
 	return spans
 }
 
-// instants returns the first and the last moment at which the clocks in a zone show a given time of day. The two
-// moments differ if the clocks are set back past that time. If the clocks are set forward past that time, both
-// results are the moment of the change.
+// instants returns the first and the last instant at which the clocks in a zone show a given time of day. They differ
+// if the clocks are set back past that time. If the clocks are set forward past that time, both results are the instant
+// of the change.
 func instants(day time.Time, minute int, zone *time.Location) (first, last time.Time) {
 	wall := day.Add(time.Duration(minute) * time.Minute)
 	var found []time.Time

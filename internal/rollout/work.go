@@ -47,9 +47,9 @@ func (v *view) work(n *Node) *Step {
 	return v.approach(n, c)
 }
 
-// redate returns a copy of the claim in which times in the future are replaced with the current time. It also reports
-// whether the claim contained any. A time in the future means that the clock of either the writer or the reader was
-// wrong. A node must not wait until this time has passed.
+// redate returns a copy of the claim in which times in the future are replaced with the current time, and reports
+// whether the claim contained any. Such times occur if the clock of the writer or the reader is wrong, and a node must
+// not wait for them.
 func (v *view) redate(c Claim) (Claim, bool) {
 	wrong := func(t time.Time) bool { return t.After(v.now.Add(maxSkew)) }
 	ahead := false
@@ -107,8 +107,8 @@ func (v *view) changed(c Claim) bool {
 	return c.Hash != v.plan.Hash || c.Generation != v.plan.Generation
 }
 
-// fresh returns the claim for a node that starts for the first time or starts again. The claim's attempt is greater
-// than the attempt of any of the node's Jobs, so that no earlier Job is mistaken for a current one.
+// fresh returns the claim for a node that starts for the first time or again. The claim's attempt is greater than the
+// attempt of any of the node's Jobs, so that no earlier Job is mistaken for a current one.
 func (v *view) fresh(n *Node, was Claim) *Claim {
 	used := was.Attempt
 	for _, j := range v.jobs[n.Name] {
@@ -123,8 +123,8 @@ func (v *view) fresh(n *Node, was Claim) *Claim {
 // retryAt returns the time when the next attempt is due after a failure.
 func (v *view) retryAt(c Claim) time.Time { return c.Failure.At.Add(v.backoff(c.Spent)) }
 
-// stuck reports whether a node in progress is waiting for its kubelet. This is the case if the node is not ready, and
-// either its next attempt is due or its last Job is being deleted but one of the Job's pods may still be running.
+// stuck reports whether a node in progress is waiting for its kubelet. This is the case if the node is not ready and
+// either its next attempt is due, or its last Job is being deleted and one of the Job's pods may still be running.
 func (v *view) stuck(n *Node, c Claim) bool {
 	switch {
 	case n.Ready || c.Done != nil:
@@ -182,8 +182,8 @@ func (v *view) complete(n *Node, c Claim) *Step {
 	return s
 }
 
-// PostCompleteLabels returns the labels that a plan sets on nodes that have completed the plan. The version and the
-// hash are filled in. It returns an error if one of the labels is invalid. In that case, no node may start, because the
+// PostCompleteLabels returns the labels that a plan sets on nodes that have completed the plan, with the version and
+// the hash filled in. It returns an error if one of the labels is invalid. In that case, no node may start, because the
 // API server would reject the write that completes a node and uncordons it.
 func PostCompleteLabels(work *v1.NodeWork, version, hash string) (map[string]string, error) {
 	filled := strings.NewReplacer("$(LATEST_VERSION)", version, "$(LATEST_HASH)", hash)

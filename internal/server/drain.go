@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// lastWords is how long the server waits for responses to be sent, and for new connections to send their first
-	// request, before it closes the port.
+	// lastWords is how long the server waits, before it closes the port, for responses to be sent and for new connections
+	// to send their first request.
 	lastWords = time.Second
-	// keepBeyond is added to the time for which this replica continues to use a tunnel. Agents are told to keep the
-	// tunnel for the sum, so that the replica always closes the tunnel first.
+	// keepBeyond is how much longer agents keep a tunnel than this replica uses it, so that the replica always closes the
+	// tunnel first.
 	keepBeyond = 10 * time.Second
-	// refusedFor is the range of Retry-After for agents that connect while this replica is stopping, in seconds. The
+	// refusedFor is the range of Retry-After, in seconds, for agents that connect while this replica is stopping. The
 	// value is random, so that the agents do not all reconnect at the same time.
 	refusedFor = 5
 )
@@ -45,8 +45,8 @@ func newStop(d config.Drain) Stop {
 	return Stop{Delay: d.Delay.Duration, Sessions: d.Sessions.Duration, Calls: request.NewGroup()}
 }
 
-// stop lets all work in progress finish. docs/design/0002-replicas-and-moves.md explains the order. stop calls the
-// function closing when users' next requests should go to another replica.
+// stop lets all work in progress finish. It calls the function closing when users' next requests should go to another
+// replica. docs/design/0002-replicas-and-moves.md explains the order.
 func (s *Server) stop(server *http.Server, closing func()) {
 	s.telemetry.stop(time.Now())
 	s.Log.Info("stopping", "delay", s.Stop.Delay.String(), "sessions", s.Stop.Sessions.String())
@@ -71,7 +71,7 @@ func (s *Server) stop(server *http.Server, closing func()) {
 	s.Log.Info("stopped")
 }
 
-// pause waits for a fixed time, because no event shows that other parties have noticed the shutdown.
+// pause waits for a fixed time, because there is no event that signals that clients have noticed the shutdown.
 func pause(d time.Duration) { <-time.After(d) }
 
 // moveAgents moves agents to other replicas. Requests in progress continue in the existing tunnels.

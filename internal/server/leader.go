@@ -56,8 +56,7 @@ func Run(ctx context.Context, mgr ctrl.Manager, parts ...func(context.Context) e
 // The other parts run in the manager itself.
 //
 // A ctrl.Manager with leader election would first stop the parts that do not require leadership, and release its Lease
-// last. No replica would then be the leader while this one waits for its users' sessions to end. Waiting for them can
-// take hours.
+// last. No replica would be the leader while this one waits for its users' sessions to end, which can take hours.
 type Leader struct {
 	ctrl.Manager
 	lock      resourcelock.Interface // nil if there is no election

@@ -15,18 +15,18 @@ import (
 )
 
 // The rates at which connections are admitted. When thousands of agents lose their connection to the hub at the same
-// time, they reconnect within a second, and any client can open connections endlessly. Without a limit, all these
-// handshakes would leave no CPU time for users, open tunnels and the Lease.
+// time, they reconnect within a second. In addition, any client can open any number of connections. Without a limit,
+// these handshakes would leave no CPU time for users, open tunnels and the Lease.
 const (
 	agentsPerCore = 200 // per second; the handshakes and the subsequent work take about half of a core's time
 	othersPerCore = 400 // per second; no single user reaches this rate
 	paceBurst     = 50
 
-	// The maximum time that a client waits. A client that would have to wait longer is refused before any work is done
-	// for it, and has to try again. An agent waits for at least 4 s before it tries again (agent/link). If 10,000
-	// agents lose their connection to the hub for a minute, 667 connect in the first second, and two cores admit 400.
-	// After 12 s, 1,600 agents are waiting, and admitting them takes 4 s. If one of these agents were refused instead,
-	// it would connect half a minute later.
+	// The maximum time that a client waits. A client that would have to wait longer is refused before any work is done for
+	// it, and has to try again. An agent waits for at least 4 s before it tries again (agent/link). If 10,000 agents lose
+	// their connection to the hub for a minute, 667 connect in the first second, and two cores admit 400. After 12 s,
+	// 1,600 agents are waiting, and admitting them takes 4 s. An agent that was refused instead would connect half a
+	// minute later.
 	agentsPatience = 6 * time.Second
 	othersPatience = 4 * time.Second
 )
@@ -35,8 +35,8 @@ const (
 var errTooMany = errors.New("too many connections are opened at the same time")
 
 // handshakePace limits the rate of TLS handshakes. Agents and other clients have separate limits, so that neither can
-// starve the other. In each queue, the source addresses take turns. A client that opens connections endlessly waits
-// behind its own connections.
+// starve the other. In each queue, the source addresses take turns, so that a client with many connections delays only
+// its own connections.
 type handshakePace struct {
 	agents, others *addressQueue
 	refused        func() // called for each refused connection
@@ -49,8 +49,7 @@ func newPace(refused func()) *handshakePace {
 }
 
 // addressQueue admits a number of handshakes per second. Each handshake takes one of the burst seats and returns the
-// seat after a fixed time, even if the handshake has not finished, because a client that stalls must not hold up
-// others.
+// seat after a fixed time, even if the handshake has not finished, so that a stalling client does not delay others.
 type addressQueue struct {
 	gate *limit.Gate
 	hold time.Duration
@@ -86,9 +85,9 @@ func (p *handshakePace) configFor(hello *tls.ClientHelloInfo) (*tls.Config, erro
 	return nil, nil
 }
 
-// soundsLikeAgent recognizes agents by the protocols that they offer. An agent offers only HTTP/1.1, because it opens a
-// WebSocket. kubectl and browsers offer HTTP/2 first, and the kubelet's probes offer nothing. This check is not a
-// security measure, because a client that imitates an agent merely waits in the agents' queue.
+// soundsLikeAgent reports whether the offered protocols suggest that a client is an agent. An agent offers only
+// HTTP/1.1, because it opens a WebSocket. kubectl and browsers offer HTTP/2 first, and the kubelet's probes offer no
+// protocols. This is not a security check, because a client that imitates an agent merely waits in the agents' queue.
 func soundsLikeAgent(protocols []string) bool {
 	return slices.Equal(protocols, []string{"http/1.1"})
 }

@@ -62,9 +62,9 @@ func refuseReplays(r *registration.Server) func(members.Peer) {
 	}
 }
 
-// tokenExpires returns a time at which the token that opened a tunnel has expired for every replica. The clock of the
+// tokenExpires returns a time at which the token that opened a tunnel has expired on every replica. The clock of the
 // replica that accepted the token is off by no more than the allowed skew. The result has an upper limit, because the
-// tunnel's epoch may be ahead of all clocks, and because only a limited number of tokens is remembered per agent.
+// tunnel's epoch may be ahead of all clocks, and the number of tokens that are stored per agent is limited.
 func tokenExpires(p members.Peer, now time.Time) time.Time {
 	const longest = protocol.ConnectTokenTTL + 2*protocol.ClockSkew
 	expires := time.Unix(0, p.Epoch).Add(longest)

@@ -56,8 +56,8 @@ func (s *Server) connections(l net.Listener) net.Listener {
 		s.Connections.All))
 }
 
-// smallBuffers accepts connections and sets small send buffers for them. Unread bytes are then held where Drover's
-// limits count them, and not in the kernel.
+// smallBuffers accepts connections and sets small send buffers for them, so that unread bytes are held where Drover's
+// limits count them, rather than in the kernel.
 type smallBuffers struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -69,7 +69,7 @@ func (l smallBuffers) Accept() (net.Conn, error) {
 	return conn, err // net/http examines the listener's errors
 }
 
-// port returns the port's HTTP server. This server limits the rate of handshakes.
+// port returns the port's HTTP server, which limits the rate of handshakes.
 func (s *Server) port(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           handler,
@@ -84,8 +84,8 @@ func (s *Server) port(handler http.Handler) *http.Server {
 			GetCertificate:     s.Trust.GetCertificate,
 			GetConfigForClient: s.pace.configFor,
 		},
-		// A receive window limits the unread request bodies that one connection may hold. The library's default of 1
-		// MiB, multiplied by the number of connections, is too much.
+		// A receive window limits the unread request bodies of one connection. The library's default of 1 MiB, multiplied by
+		// the number of connections, is too much.
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: streamsPerUser, MaxReceiveBufferPerConnection: uploadWindow,
 			MaxReceiveBufferPerStream: uploadWindow,
@@ -113,9 +113,9 @@ func withinHeader(next http.Handler) http.Handler {
 	})
 }
 
-// growStack grows the stack of a request's goroutine to its final size early, while there is little to copy. The code
-// for the tunnel, WebSocket and TLS is reached last, and growing the stack at that point would use a tenth of the
-// manager's CPU time for a GET.
+// growStack grows the stack of a request's goroutine to its final size early, while there is little to copy. Without
+// it, the stack would grow when the request reaches the code for the tunnel, WebSocket and TLS, which would take a
+// tenth of the manager's CPU time for a GET.
 //
 //go:noinline
 func growStack(i int) byte {
@@ -135,8 +135,7 @@ func headerBytes(r *http.Request) int {
 }
 
 // lastAnswers makes each response the last one on its connection once closing has ended. Users then open new
-// connections, and these reach another replica. If an idle connection were closed instead, its user would notice only
-// when a request fails.
+// connections to another replica. Closing idle connections instead could make the next request on them fail.
 func lastAnswers(closing context.Context, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if closing.Err() != nil && r.Header.Get("Upgrade") == "" { // an upgrade is always the last request on its connection

@@ -17,8 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/tracing"
 )
 
-// Kinds of requests, used as label values. Read and write requests end with their response. The other kinds are
-// long-running.
+// Kinds of requests, used as label values. Read and write requests are short, and the other kinds are long-running.
 const (
 	kindRead    = "read"
 	kindWrite   = "write"

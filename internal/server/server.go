@@ -47,7 +47,7 @@ type Server struct {
 	Proxy http.Handler
 	// Audit records the requests to the port. Start closes the log before it returns.
 	Audit *audit.Log
-	// Ready returns nil if this replica can serve, and otherwise the reason why it cannot yet.
+	// Ready returns nil if this replica can serve requests, and otherwise the reason why it cannot yet.
 	Ready func() error
 	// SignIn is the issuer of users' tokens. It is nil if users do not sign in to this hub.
 	SignIn *signin.Server

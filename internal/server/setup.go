@@ -123,8 +123,8 @@ func (t *telemetry) scrapes() http.Handler {
 	return promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, t.registry}, promhttp.HandlerOpts{})
 }
 
-// unmanaged returns a function that reports whether no replica is the leader and the user may know about it. Only users
-// who may get the Lease are told. If this right cannot be checked, the function returns false.
+// unmanaged returns a function that reports whether no replica is the leader and the user may get the Lease. If this
+// right cannot be checked, the function returns false.
 func unmanaged(
 	led func() bool, access *identity.Access, namespace string,
 ) func(ctx context.Context, id identity.Identity) bool {
@@ -230,7 +230,7 @@ func (t *telemetry) watchPolicies(
 	return mgr.Add(watch)
 }
 
-// cachesSynced reports whether the caches from which requests are answered have synced. It does not wait for them.
+// cachesSynced reports whether the caches from which requests are served have synced. It does not wait for them.
 func cachesSynced(mgr ctrl.Manager, cfg config.Config) error {
 	kinds := []client.Object{&v1.Cluster{}, &corev1.Secret{}, &v1.ClusterRoleTemplateBinding{}, &v1.ProjectRoleTemplateBinding{}, &v1.Project{}}
 	if cfg.SignIn.On() {

@@ -129,7 +129,7 @@ func (t *telemetry) watchServer(ready func() error, holder *trust.Holder, cluste
 
 func (t *telemetry) stop(now time.Time) { t.stopping.CompareAndSwap(nil, &now) }
 
-// movedAgents records how many agents have opened a tunnel to another replica, and how many have not.
+// movedAgents counts the agents that have opened a tunnel to another replica, and the agents that have not.
 func (t *telemetry) movedAgents(moved, stayed int) {
 	t.moved.WithLabelValues("moved").Add(float64(moved))
 	t.moved.WithLabelValues("stayed").Add(float64(stayed))

@@ -106,7 +106,7 @@ func bound(
 	}
 }
 
-// errSilent is returned while it is not yet known which user an agent impersonates in its requests to the API server.
+// errSilent is returned until it is known which user an agent impersonates in its requests to the API server.
 var errSilent = errors.New("the agent has not reported its profile yet")
 
 // alike reports whether a member serves all users with the same rights. This is the case if the Cluster's spec or its

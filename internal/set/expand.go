@@ -57,15 +57,15 @@ type Namespace struct {
 	// Terminating is true while the namespace is being deleted. Such a namespace keeps its share of the quota until it
 	// is gone, and does not receive new objects.
 	Terminating bool
-	// Held is the share that the namespace most recently received, or nil if it has none yet.
+	// Held is the share that the namespace received last, or nil if it has not received any.
 	Held corev1.ResourceList
 }
 
 // Result is a set's content for one member.
 type Result struct {
-	// Objects are in a stable order. The complete objects come first. After them, each namespace has the Namespace's
-	// labels, the quota, and the templates in the given order. An object of the Namespace kind is merged into the
-	// existing object. Drover never deletes a Namespace.
+	// Objects are in a stable order: first the complete objects, and then, for each namespace, the Namespace's labels, the
+	// quota, and the templates in the given order. An object of the Namespace kind is merged into the existing object.
+	// Drover never deletes a Namespace.
 	Objects []*unstructured.Unstructured
 	// Short lists the namespaces that got less quota than the default, ordered by name.
 	Short []string
@@ -99,8 +99,8 @@ func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Resul
 		if ns.Terminating {
 			continue
 		}
-		// A Namespace in the set's objects already has these labels. Another object for the same Namespace would remove
-		// its other labels.
+		// If the Namespace is among the set's objects, it already has these labels. A second object for it would remove its
+		// other labels.
 		if len(p.NamespaceLabels) > 0 && !c.has("Namespace", ns.Name) {
 			out.Objects = append(out.Objects, labelled(ns, p.NamespaceLabels))
 		}

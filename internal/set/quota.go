@@ -15,7 +15,7 @@ import (
 type Quota struct {
 	// Total is the quota of all namespaces together. There is no such quota for a resource that is not in Total.
 	Total corev1.ResourceList `json:"total,omitempty"`
-	// Default is the share of one namespace. A resource that is only in Total is not granted to any namespace.
+	// Default is the share of one namespace. No namespace gets a share of a resource that is only in Total.
 	Default corev1.ResourceList `json:"default,omitempty"`
 }
 
@@ -24,8 +24,7 @@ type Share struct {
 	Hard corev1.ResourceList
 	// Short is true if the share contains less than the default share of at least one resource.
 	Short bool
-	// Spent is true if the share contains nothing of at least one resource. No pod that requests this resource can
-	// start.
+	// Spent is true if the share of at least one resource is zero. Pods that request this resource cannot start.
 	Spent bool
 }
 

@@ -30,8 +30,8 @@ const MaxSize = 8 << 20
 
 // Kinds of sets. The kind is the first part of an ID.
 const (
-	// Guards is the set with the policies that guard other sets. A member has only one Guards set. The ID of the set is
-	// "guards". An agent that removes all sets removes this set last.
+	// Guards is the set with the policies that protect other sets. A member has only one Guards set, with the ID "guards".
+	// An agent that removes all sets removes this set last.
 	Guards = "guards"
 	// Role is the set with the ClusterRole of a RoleTemplate.
 	Role = "role"
@@ -44,8 +44,8 @@ const (
 	Project = "project"
 	// Secrets is the set with the copies of a Project's Secrets.
 	Secrets = "secrets"
-	// Direct is the set with the data that the agent needs for direct access. A member has only one Direct set. The ID
-	// of the set is "direct".
+	// Direct is the set with the data that the agent needs for direct access. A member has only one Direct set, with the
+	// ID "direct".
 	Direct = "direct"
 	// Plan is the set with a Plan and the copies of its Secrets.
 	Plan = "plan"
@@ -62,8 +62,8 @@ type Set struct {
 	// Digest is the digest of all other fields. It is the hexadecimal SHA-256 of the JSON with an empty digest. This
 	// JSON is canonical, because Go writes fields in declaration order and sorts the keys of maps.
 	Digest string
-	// ExpiresAt is when the agent removes the set's objects, according to its own clock. If it is nil, the set never
-	// expires.
+	// ExpiresAt is the time when the agent, according to its own clock, removes the set's objects. If it is nil, the set
+	// never expires.
 	ExpiresAt *time.Time
 	json      []byte
 }

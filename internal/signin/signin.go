@@ -201,8 +201,8 @@ func (s *Server) Authenticate(
 	}
 }
 
-// Authorize returns a function that calls next unless the user is disabled. A request in progress may outlive its
-// token, but not the user's right to sign in.
+// Authorize returns a function that calls next unless the user is disabled. A request in progress may continue after
+// its token has expired, but not after the user has been disabled.
 func (s *Server) Authorize(
 	next func(context.Context, identity.Identity, types.NamespacedName) error,
 ) func(context.Context, identity.Identity, types.NamespacedName) error {

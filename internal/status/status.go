@@ -32,20 +32,20 @@ type Update struct {
 	events []Event
 }
 
-// Event is something that happened to an object. It is recorded once.
+// Event describes a change that is recorded once as a Kubernetes event.
 type Event struct {
-	// Warning marks an event that users should pay attention to.
+	// Warning is true for an event of type Warning.
 	Warning bool
 	// Reason is one of the Reason constants of api/v1.
 	Reason string
-	// Action names the action that was taken. It is in the imperative, for example "Join".
+	// Action is the action of the event, in the imperative, for example "Join".
 	Action  string
 	Message string
-	// Rare makes Written remember when the event was recorded. See Written.Told.
+	// Rare makes Written keep the time when the event was recorded. See Written.Told.
 	Rare bool
 }
 
-// Begin remembers the state of an object that was read. The caller then changes the status of the object directly.
+// Begin returns an Update of an object that was read. The caller then changes the status of the object directly.
 func Begin(object client.Object) *Update {
 	return &Update{before: object.DeepCopyObject().(client.Object), object: object}
 }
@@ -54,7 +54,7 @@ func Begin(object client.Object) *Update {
 func (u *Update) Event(e Event) { u.events = append(u.events, e) }
 
 // changed reports whether the object differs from the object that was read. Usually, the two are equal, and
-// reflect.DeepEqual detects this with a fifth of the CPU time and an eighth of the memory of
+// reflect.DeepEqual determines this with a fifth of the CPU time and an eighth of the memory of
 // equality.Semantic.DeepEqual.
 func (u *Update) changed() bool {
 	return !reflect.DeepEqual(u.before, u.object) && !equality.Semantic.DeepEqual(u.before, u.object)
@@ -92,7 +92,7 @@ func (u *Update) Commit(ctx context.Context, c client.Client, recorder events.Ev
 // maxMessage limits the message of a condition, in bytes.
 const maxMessage = 1536
 
-// Readiness is the overall result of reconciling an object. The object's status shows this result.
+// Readiness is the overall result of reconciling an object, as shown in its status.
 type Readiness struct {
 	Ready bool
 	// Stalled is true if manual action is required.

@@ -22,10 +22,9 @@ const (
 	maxRest   = 10 * time.Second
 )
 
-// Written remembers a controller's writes to the objects of a kind. It keeps each object until the cache contains the
-// written version, and keeps the time when the object's status was written. Without Written, a controller that reads an
-// outdated object from the cache would write the same decision and record the same event a second time. The zero value
-// is ready to use.
+// Written records a controller's writes to the objects of a kind. It keeps each object until the cache contains the
+// written version, and keeps the time when the object's status was written. Without it, a controller that reads an
+// outdated object from the cache would repeat a write or an event. The zero value is ready to use.
 type Written[T client.Object] struct {
 	mu      sync.Mutex // guards the fields below
 	objects map[types.NamespacedName]T
@@ -49,12 +48,11 @@ type Output struct {
 
 // Change describes how a reconcile changes the status of an object.
 type Change struct {
-	// Delay is how long the write of the status is delayed because the status is about to change again. 0 means no
-	// delay.
+	// Delay is how long to delay the write of the status because the status is about to change again. 0 means no delay.
 	Delay time.Duration
 	// Until is the time after which the status changes without any event. 0 means never.
 	Until time.Duration
-	// Rest is the wait between writes. If it is 0, the wait grows with each write, from one second to ten seconds,
+	// Rest is the minimum time between writes. If it is 0, the time grows with each write from one second to ten seconds,
 	// until there is a pause.
 	Rest time.Duration
 	// Fill changes the object, and reports whether the change is urgent. An urgent change does not wait. If Rest is 0,
@@ -84,7 +82,7 @@ func (w *Written[T]) Write(ctx context.Context, out Output, object T, c Change) 
 	return reconcile.Result{RequeueAfter: c.Until}, err
 }
 
-// Commit commits an update, and remembers the written object.
+// Commit commits an update, and keeps the written object.
 func (w *Written[T]) Commit(ctx context.Context, out Output, u *Update) error {
 	err := u.Commit(ctx, out.Client, out.Recorder)
 	if object, ok := u.object.(T); ok && u.object.GetResourceVersion() != u.before.GetResourceVersion() {

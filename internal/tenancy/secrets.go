@@ -90,8 +90,8 @@ func Copy(s *corev1.Secret) *corev1.Secret {
 	}
 }
 
-// ClaimsOwnership reports whether a label marks an object as owned by a tool. Such a tool removes objects that have
-// its label but that it does not know.
+// ClaimsOwnership reports whether a label marks an object as owned by a tool, which would remove an unknown object with
+// its label.
 func ClaimsOwnership(key string) bool {
 	if key == v1.LabelManagedBy || key == "app.kubernetes.io/instance" {
 		return true
@@ -101,7 +101,7 @@ func ClaimsOwnership(key string) bool {
 		"helm.toolkit.fluxcd.io", "kustomize.toolkit.fluxcd.io"}, domain)
 }
 
-// exceptions returns the namespaces that do not receive a copy. They are listed in an annotation of the source.
+// exceptions returns the namespaces that do not receive a copy, from an annotation of the source.
 func exceptions(s *corev1.Secret) []string {
 	var names []string
 	for name := range strings.SplitSeq(s.Annotations[v1.AnnotationExceptNamespaces], ",") {

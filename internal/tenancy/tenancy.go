@@ -113,10 +113,10 @@ func limitRange(defaults *v1.ContainerDefaults) *corev1.LimitRange {
 	}
 }
 
-// networkPolicy returns a policy that allows connections to the project's pods from three sources. These are the
-// project, kube-system, and namespaces that an administrator has labeled for ingress. kube-system is included because
-// K3s and RKE2 run their ingress controllers there, and only cluster administrators run pods there. The policy does
-// not restrict outgoing connections.
+// networkPolicy returns a policy that allows connections to the project's pods from the project, from kube-system, and
+// from namespaces that an administrator has labeled for ingress. kube-system is included because K3s and RKE2 run their
+// ingress controllers there, and only cluster administrators run pods there. The policy does not restrict outgoing
+// connections.
 func networkPolicy(project string) *networkingv1.NetworkPolicy {
 	from := func(label, value string) networkingv1.NetworkPolicyPeer {
 		return networkingv1.NetworkPolicyPeer{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{label: value}}}

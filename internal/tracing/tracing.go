@@ -4,8 +4,7 @@
 // Package tracing creates OpenTelemetry spans for requests and propagates the trace context of each request from the
 // hub to its replicas, agents and API servers.
 //
-// A nil *Tracer traces nothing and costs nothing. Spans never contain the name of a person, a path, a query, a header
-// or a body.
+// A nil *Tracer does nothing. Spans never contain the name of a person, a path, a query, a header or a body.
 package tracing
 
 import (
@@ -39,7 +38,7 @@ const (
 )
 
 // maxText is the maximum length of a string in a span, in bytes. The limit is needed because unauthenticated clients
-// can send requests too.
+// can also send requests.
 const maxText = 128
 
 // Options are the options of a Tracer.
@@ -104,15 +103,15 @@ func (t *Tracer) Close(ctx context.Context) error {
 
 // About contains the span attributes that describe a request.
 type About struct {
-	// Name is the name of the span. There should be few different names.
+	// Name is the name of the span. The number of different names should be small.
 	Name string
 	// Cluster, Verb and Resource are omitted if they are empty.
 	Cluster, Verb, Resource string
 }
 
-// Entrance serves requests from clients outside Drover. Each request starts a new trace. If a client could continue a
-// trace, it could control sampling and add spans to other clients' traces. For this reason, a trace context in the
-// client's headers is only added as a link. These headers are removed even if tracing is off.
+// Entrance serves requests from clients outside Drover. Each request starts a new trace. A trace context in the
+// client's headers is only added as a link, because a client that could continue a trace could control sampling and add
+// spans to other clients' traces. These headers are removed even if tracing is off.
 func (t *Tracer) Entrance(next http.Handler, about func(*http.Request) About) http.Handler {
 	if t == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -74,7 +74,7 @@ func authorityTemplate(serial *big.Int, subject pkix.Name, now, end time.Time) *
 // another authority.
 var errCannotVouch = errors.New("the certificate of the CA allows no CA below it")
 
-// mayVouch reports whether an authority may sign the certificate of another authority.
+// mayVouch reports whether an authority's certificate allows it to sign the certificate of another authority.
 func mayVouch(authority *x509.Certificate) bool {
 	return !authority.BasicConstraintsValid || authority.MaxPathLen < 0 ||
 		authority.MaxPathLen == 0 && !authority.MaxPathLenZero
@@ -107,7 +107,7 @@ func CrossSign(before, next KeyPair, now time.Time) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }
 
-// IssueServing issues a server certificate for hosts. They are DNS names or IP addresses. The certificate is valid for
+// IssueServing issues a server certificate for hosts, which are DNS names or IP addresses. The certificate is valid for
 // ServingLifetime, but never longer than the authority. The chain in the result contains only the leaf.
 func IssueServing(authority KeyPair, hosts []string, now time.Time) (*tls.Certificate, error) {
 	return issue(authority, hosts, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, now)
@@ -163,8 +163,7 @@ func issue(authority KeyPair, hosts []string, usages []x509.ExtKeyUsage, now tim
 	return &cert, nil
 }
 
-// RenewAt returns the time when a certificate should be replaced. A certificate is replaced when a third of its
-// lifetime remains.
+// RenewAt returns the time when a certificate should be replaced, which is when a third of its lifetime remains.
 func RenewAt(cert *x509.Certificate) time.Time {
 	return cert.NotAfter.Add(-cert.NotAfter.Sub(cert.NotBefore) / 3)
 }

@@ -29,7 +29,7 @@ type State struct {
 	// Old is the PEM-encoded certificate of the authority that Active replaced. This certificate is still announced to
 	// agents.
 	Old []byte
-	// Changed is when Active last changed. It is zero if Active has never changed.
+	// Changed is the time when Active last changed. It is zero if Active has never changed.
 	Changed time.Time
 }
 
@@ -40,8 +40,8 @@ const (
 	RenewBefore = 365 * 24 * time.Hour
 	// RetireAfter is how long a replaced authority is still announced to agents.
 	RetireAfter = 30 * 24 * time.Hour
-	// RevokePatience limits how long a replaced authority stays trusted while connected members learn about the new
-	// authority. Without this limit, a member that never confirms the new authority could keep a stolen key valid.
+	// RevokePatience is how long a replaced authority remains trusted while connected members have not confirmed the new
+	// one. Without this limit, a member that never confirms the new authority could keep a stolen key valid.
 	RevokePatience = 10 * time.Minute
 )
 
@@ -49,7 +49,7 @@ const (
 // half a kilobyte to each handshake.
 const maxBridges = 8
 
-// Input is everything that the decision about the next step depends on.
+// Input contains everything that the decision about the next step depends on.
 type Input struct {
 	State State
 	// Requested is true if a user has requested a change that has not been made yet.
@@ -65,7 +65,7 @@ type Input struct {
 type Step string
 
 const (
-	// StepWait changes nothing.
+	// StepWait makes no change.
 	StepWait Step = "Wait"
 	// StepCreate creates the first authority.
 	StepCreate Step = "Create"
@@ -122,7 +122,7 @@ func decideChange(in Input, active *x509.Certificate) Decision {
 	return Decision{Step: StepChange, Why: "the authority is in its last year; " + until(active)}
 }
 
-// until returns text that says how long clients that trust only the replaced authority can still connect.
+// until describes how long clients that trust only the replaced authority can still connect.
 func until(active *x509.Certificate) string {
 	return "clients that trust only the old authority verify the hub until " + active.NotAfter.UTC().Format(time.RFC3339) +
 		": give them the new one from /v1/cacerts by then"

@@ -23,7 +23,7 @@ const (
 	keyIdentity   = "identity"
 )
 
-// identityForm is the accepted form of a hub's identity.
+// identityForm is the accepted format of a hub's identity.
 var identityForm = regexp.MustCompile(`^drover-hub:[A-Za-z0-9-]{1,64}$`)
 
 // Identity returns the identity for a hub. The argument uid is the UID of the hub cluster's kube-system namespace

@@ -30,7 +30,7 @@ const AuthorityConfigMap = "drover-ca"
 // ErrNoAuthority is returned when the hub's CA has not been created or loaded yet.
 var ErrNoAuthority = errors.New("the hub's CA has not been loaded yet")
 
-// Holder holds the current certificates. Use New to create a Holder. All methods are safe for concurrent use.
+// Holder holds the certificates in use. Use New to create a Holder. All methods are safe for concurrent use.
 type Holder struct {
 	hosts []string
 	now   func() time.Time

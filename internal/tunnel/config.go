@@ -31,8 +31,8 @@ const Subprotocol = "drover.h2.v1"
 const (
 	maxStreams   = 100_000  // with the library's default of 250, the users of one member could not open enough watches
 	maxFrameSize = 64 << 10 // size of one HTTP/2 frame, in bytes
-	// size of a WebSocket frame, in bytes. It has room for a 32 KiB piece of a body and the header of its HTTP/2
-	// frame. The library's default halves the throughput of bulk transfers.
+	// size of a WebSocket frame, in bytes. It has room for a 32 KiB piece of a body and the header of its HTTP/2 frame.
+	// The library's default would halve the throughput of bulk transfers.
 	writeBufferSize = 33 << 10
 	readBufferSize  = 4 << 10 // in bytes; large reads bypass this buffer
 	// size of each tunnel's buffer on the hub, in bytes. It has room for the headers of WebSocket frames. The content
@@ -88,8 +88,8 @@ type Config struct {
 	// By default, GET, HEAD and OPTIONS requests are repeatable. Repeatable is used only on the hub.
 	Repeatable func(*http.Request) bool
 
-	// Memory is shared by all tunnels of a process. It allows idle tunnels to do without buffers, and limits the
-	// growth of all windows together. If it is nil, the tunnel has its own Memory.
+	// Memory is shared by all tunnels of a process. It provides buffers, so that idle tunnels do not need their own, and
+	// limits the growth of all windows together. If it is nil, the tunnel has its own Memory.
 	Memory *Memory
 
 	// Observer receives events from the tunnel, for metrics and debugging.
@@ -107,8 +107,8 @@ type Config struct {
 // Observer contains functions that a tunnel calls. Any of them may be nil. They are called concurrently and must not
 // block.
 type Observer struct {
-	// BytesRead and BytesWritten are called with the number of bytes that HTTP/2 has read from and written to the
-	// tunnel. These numbers exclude the overhead of WebSocket and TLS.
+	// BytesRead and BytesWritten are called with the number of bytes that HTTP/2 has read from and written to the tunnel,
+	// without the overhead of WebSocket and TLS.
 	BytesRead, BytesWritten func(n int)
 
 	// WriteBlocked is called with the duration of each write that waited for the network for at least 100 ms.

@@ -36,8 +36,8 @@ type Dialer struct {
 }
 
 // Dial opens a tunnel to a wss URL, or to a ws URL in tests. It sends the given header, which typically contains
-// Authorization. If the hub refuses the tunnel, Dial returns a *HandshakeError. If the hub ends the TLS handshake,
-// Dial returns ErrTurnedAway. The caller should call Serve soon afterward, because the hub gives up after
+// Authorization. If the hub refuses the tunnel, Dial returns a *HandshakeError. If the hub ends the TLS handshake, Dial
+// returns ErrTurnedAway. The caller should call Serve soon afterward, because the hub closes the connection after
 // Config.HandshakeTimeout.
 func (d *Dialer) Dial(ctx context.Context, target string, header http.Header) (*Conn, error) {
 	cfg := d.Config.withDefaults()

@@ -25,14 +25,14 @@ var (
 	// ErrPeerClosed means that the other end, or an intermediary, closed the connection.
 	ErrPeerClosed = errors.New("closed by the other end")
 
-	// ErrPingTimeout means that the other end did not respond to a keepalive, because it hangs or the network is
+	// ErrPingTimeout means that the other end did not respond to a keepalive, because it is unresponsive or the network is
 	// down.
 	ErrPingTimeout = errors.New("the other end does not answer")
 
 	// ErrWriteTimeout means that the network accepted no data for Config.WriteTimeout.
 	ErrWriteTimeout = errors.New("the other end does not read")
 
-	// ErrProtocol means that the other end sent something that does not conform to WebSocket, HTTP/2 or SPEC.md.
+	// ErrProtocol means that the other end violated the protocol: WebSocket, HTTP/2 or SPEC.md.
 	ErrProtocol = errors.New("protocol violated by the other end")
 
 	// ErrNotProcessed means that the request may be sent again through another tunnel. Either no handler has seen the
@@ -49,8 +49,8 @@ var (
 	ErrHeaderTooLarge = h2.ErrHeaderTooLarge
 )
 
-// errGoodbye means that a tunnel ended in an orderly way. The peer announced that it accepts no more requests, and
-// then finished the requests in progress.
+// errGoodbye means that a tunnel was closed gracefully. The peer announced that it accepts no more requests, and then
+// finished the requests in progress.
 var errGoodbye = fmt.Errorf("%w: it takes no more requests", ErrPeerClosed)
 
 // Reason returns a short name for the reason why a tunnel ended. It is suitable for a metric label: "closed",

@@ -46,7 +46,7 @@ type frameScanner struct {
 const maxControl = 64
 
 // visitor is called for each frame, and reports whether it has changed the frame's content. It receives the content
-// of the SETTINGS and WINDOW_UPDATE frames that this end sends. It may change the content only if whole is true.
+// only of SETTINGS and WINDOW_UPDATE frames that this end sends, and may change the content only if whole is true.
 type visitor func(f Frame, content []byte, whole bool) (changed bool, err error)
 
 // newFrameScanner returns a scanner. If preface is true, the scanner first expects the client's preface.

@@ -14,7 +14,7 @@ import (
 var errDeclined = errors.New("the response header was too large for the tunnel")
 
 // handler wraps the agent's handler. It restores upgrade requests, and keeps headers within the hub's limit. A header
-// far above the limit would end the whole tunnel and not just the request.
+// far above the limit would end the whole tunnel rather than only the request.
 type handler struct {
 	next           http.Handler
 	maxHeaderBytes int

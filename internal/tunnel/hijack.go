@@ -52,7 +52,7 @@ func (w *upgradeWriter) wait() {
 	}
 }
 
-// release prevents the response from being used any further, even after a panic.
+// release prevents any further use of the response, even after a panic.
 func (w *upgradeWriter) release() {
 	if w.hijacked != nil {
 		w.hijacked.detach()

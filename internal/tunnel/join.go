@@ -17,9 +17,8 @@ const (
 	joinedBytes = 16 << 10         // maximum size of a message that is copied after a header, in bytes
 )
 
-// joiner holds back the header of a response for a short time, so that the header and the body are sent in one
-// message. HTTP/2 writes them separately, and each write would wake up every goroutine along the path through the
-// hub.
+// joiner delays the header of a response for a short time, so that the header and the body are sent in one message.
+// HTTP/2 writes them separately, and each write would wake up every goroutine along the path through the hub.
 type joiner struct {
 	net.Conn
 	timeout time.Duration // timeout for a write that no caller waits for
@@ -30,7 +29,7 @@ type joiner struct {
 	err   error // the error from a write that no caller waited for
 }
 
-// Write writes the held header, if any, followed by p, or it holds p back.
+// Write writes the delayed header, if any, followed by p, or delays p.
 func (j *joiner) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -58,7 +57,7 @@ func (j *joiner) Write(p []byte) (int, error) {
 	return j.Conn.Write(p)
 }
 
-// hold keeps p until the next write, or until holdFor has passed.
+// hold delays p until the next write, or until holdFor has passed.
 func (j *joiner) hold(p []byte) {
 	j.held = append(j.held, p...)
 	if j.timer == nil {
@@ -68,7 +67,7 @@ func (j *joiner) hold(p []byte) {
 	j.timer.Reset(holdFor)
 }
 
-// late writes the held header although nothing has followed it yet, for example for a watch without events.
+// late writes the delayed header although no body has followed it yet, for example for a watch without events.
 func (j *joiner) late() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -83,7 +82,7 @@ func (j *joiner) late() {
 	}
 }
 
-// release writes the held header.
+// release writes the delayed header.
 func (j *joiner) release() error {
 	held := j.held
 	j.held = held[:0]

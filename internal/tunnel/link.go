@@ -15,8 +15,8 @@ import (
 // slowWrite is how long a write must wait for the network to be reported to the observer.
 const slowWrite = 100 * time.Millisecond
 
-// link is the connection below HTTP/2. Because link sees every byte, it knows when the peer last sent something. It
-// also keeps the first reason why the connection ended, which HTTP/2 would hide behind "client connection lost".
+// link is the connection below HTTP/2. It records when the peer last sent data. It also keeps the first reason why the
+// connection ended, which HTTP/2 would hide behind "client connection lost".
 type link struct {
 	net.Conn
 	observer Observer
@@ -113,7 +113,7 @@ func (l *link) SetWriteDeadline(at time.Time) error {
 	return err
 }
 
-// silence returns the time since the peer last sent something.
+// silence returns the time since the peer last sent data.
 func (l *link) silence() time.Duration {
 	return time.Since(l.start) - time.Duration(l.lastHeard.Load())
 }
@@ -140,8 +140,8 @@ func (l *link) countError(kind string) {
 	}
 }
 
-// end publishes the first reason. If there is none, HTTP/2 has ended the link because the peer has said goodbye and
-// the last request has finished. Calling end again has no effect.
+// end publishes the first reason. If there is none, HTTP/2 has ended the link because the peer has sent GOAWAY and the
+// last request has finished. Calling end again has no effect.
 func (l *link) end() {
 	l.mu.Lock()
 	if l.over {
@@ -162,8 +162,8 @@ func (l *link) end() {
 	}
 }
 
-// Close ends the link and closes the connection. This may take some time if the peer hangs. Calling Close again has
-// no effect.
+// Close ends the link and closes the connection. This may take some time if the peer is unresponsive. Calling Close
+// again has no effect.
 func (l *link) Close() error {
 	l.end()
 	var err error

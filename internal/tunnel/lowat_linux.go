@@ -12,9 +12,9 @@ import (
 const tcpNotSentLowat = 25
 
 // KeepUnsentLow keeps unsent bytes in HTTP/2's queues, which are fair, rather than in the kernel's queue, which is
-// first in, first out. During a bulk transfer on a link with a latency of 50 ms, a small request then waits 94 ms
-// instead of 338 ms. Otherwise, the kernel would also use megabytes of memory for a peer that does not read at all.
-// KeepUnsentLow ignores connections that do not support the socket option, because it is only an improvement.
+// first in, first out. During a bulk transfer on a link with a latency of 50 ms, a small request then waits for 94 ms
+// instead of 338 ms. In addition, the kernel uses megabytes less memory for a peer that does not read. KeepUnsentLow
+// ignores connections that do not support the socket option, because it is only an optimization.
 func KeepUnsentLow(conn net.Conn) {
 	socket, ok := innermost(conn).(syscall.Conn)
 	if !ok {

@@ -7,5 +7,5 @@ package tunnel
 
 import "net"
 
-// KeepUnsentLow does nothing on this platform. On Linux, it sets a socket option. That option is only an improvement.
+// KeepUnsentLow does nothing on this platform. On Linux, it sets a socket option, which is only an optimization.
 func KeepUnsentLow(net.Conn) {}

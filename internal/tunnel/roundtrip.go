@@ -133,8 +133,8 @@ func reads(r *http.Request) bool {
 }
 
 // goingAway reports whether the agent has announced that it accepts no more requests. The agent finishes the requests
-// that it has accepted, and has promised not to process later ones. If a request fails now, it was therefore sent too
-// late, unless the request's own body failed.
+// that it has accepted, and does not process later ones. If a request fails now, it was therefore sent too late, unless
+// the request's own body failed.
 func (s *Session) goingAway() bool {
 	if cause := s.Err(); cause != nil {
 		return errors.Is(cause, errGoodbye)
@@ -210,7 +210,7 @@ func (s *Session) upgrade(r *http.Request, protocol string) (*http.Response, err
 	return response, nil
 }
 
-// asSwitched turns the agent's response into the 101 response that it represents.
+// asSwitched converts the agent's response to the 101 response that it represents.
 func asSwitched(response *http.Response, protocol string, body io.ReadWriteCloser) {
 	response.StatusCode = http.StatusSwitchingProtocols
 	response.Status = "101 " + http.StatusText(http.StatusSwitchingProtocols)

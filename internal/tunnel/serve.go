@@ -66,8 +66,8 @@ func (c *Conn) Serve(ctx context.Context, h http.Handler) error {
 	return fmt.Errorf("serve tunnel: %w", c.link.err())
 }
 
-// awaitHub waits for the hub's first byte. net/http2 allows the hub only 2 s after its server has started. This is not
-// enough for a hub that accepts thousands of agents at the same time.
+// awaitHub waits for the hub's first byte. Without it, net/http2 would allow the hub only 2 s after its server has
+// started, which is not enough for a hub that accepts thousands of agents at the same time.
 func (c *Conn) awaitHub(ctx context.Context) error {
 	stopWatching := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stopWatching()

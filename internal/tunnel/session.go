@@ -108,7 +108,7 @@ func (s *Session) end() {
 	_ = s.client.Close() // fails the requests and then closes the link; always returns nil
 }
 
-// keepalive pings the peer when there has been no traffic for a while. It has no goroutine while it waits.
+// keepalive pings the peer when there has been no traffic for a while. It does not need a goroutine while it waits.
 type keepalive struct {
 	session           *Session
 	interval, timeout time.Duration
@@ -139,7 +139,7 @@ func (k *keepalive) start() {
 	k.timer = time.AfterFunc(k.interval, k.check)
 }
 
-// stop stops the timer at the end of the session. A check that is already running detects the end itself.
+// stop stops the timer at the end of the session. A check that is already running detects the end on its own.
 func (k *keepalive) stop() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

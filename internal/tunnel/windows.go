@@ -13,12 +13,12 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Limits on the memory that windows may use beyond Config.StreamWindow.
+// Limits on the memory of windows beyond Config.StreamWindow.
 const (
 	growthPerTunnel = 32 << 20 // in bytes, for all streams of a tunnel together
 	growthShared    = 64 << 20 // in bytes, for all tunnels that share a Memory
 	settingWindow   = 4        // SETTINGS_INITIAL_WINDOW_SIZE
-	// fewer unread bytes count as none, because HTTP/2 reports reads in steps of 4 KiB
+	// fewer unread bytes are ignored, because HTTP/2 reports reads in steps of 4 KiB
 	readEnough = 16 << 10
 )
 

@@ -56,11 +56,11 @@ func (c *wsConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close sends a goodbye and closes the connection. If sending the goodbye takes longer than closeTimeout, Close skips
-// it, because the peer may be hanging.
+// Close sends a close frame and closes the connection. If sending the close frame takes longer than closeTimeout, Close
+// skips it, because the peer may be unresponsive.
 func (c *wsConn) Close() error {
 	deadline := time.Now().Add(closeTimeout)
-	// TLS takes up to 5 s for its own goodbye. Closing the underlying socket does not wait for it.
+	// TLS takes up to 5 s for its own closing alert. Closing the underlying socket does not wait for it.
 	abort := time.AfterFunc(2*closeTimeout, func() { _ = innermost(c.ws.NetConn()).Close() })
 	defer abort.Stop()
 	goodbye := websocket.FormatCloseMessage(websocket.CloseNormalClosure, "")

@@ -3,8 +3,8 @@
 
 // Package untrusted decodes JSON and YAML from untrusted sources, and limits the memory that decoding can use.
 //
-// A megabyte of JSON can turn into fifty megabytes of maps, and a kilobyte of YAML with aliases can turn into
-// gigabytes. For this reason, this package counts all elements before it builds anything large.
+// A megabyte of JSON can decode to fifty megabytes of maps, and a kilobyte of YAML with aliases to gigabytes. This
+// package therefore counts all elements before it allocates large amounts of memory.
 package untrusted
 
 import (
@@ -17,7 +17,7 @@ import (
 	"strings"
 )
 
-// Bounds are the limits for decoding one text.
+// Bounds are the limits for one text to decode.
 type Bounds struct {
 	// Bytes is the maximum length of the text.
 	Bytes int
@@ -33,7 +33,7 @@ func Small() Bounds { return Bounds{Bytes: 64 << 10, Nodes: 4096, Depth: 16} }
 // Large returns limits for a Kubernetes object, or a message between hub and agent.
 func Large() Bounds { return Bounds{Bytes: 1 << 20, Nodes: 32 << 10, Depth: 64} }
 
-// WithBytes returns the same limits with another maximum length.
+// WithBytes returns a copy of the limits with another maximum length.
 func (b Bounds) WithBytes(n int) Bounds {
 	b.Bytes = n
 	return b
@@ -89,8 +89,8 @@ func ReadJSON(from io.Reader, into any, bounds Bounds) error {
 	return JSON(raw, into, bounds)
 }
 
-// Check returns an error if a JSON text exceeds its limits. It allocates no memory. It does not check whether the
-// text is valid, because encoding/json builds nothing from invalid text.
+// Check returns an error if a JSON text exceeds its limits. It allocates no memory. It does not check whether the text
+// is valid, because encoding/json does so before it decodes the text.
 func Check(raw []byte, bounds Bounds) error {
 	if len(raw) > bounds.Bytes {
 		return fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, bounds.Bytes)

@@ -16,13 +16,13 @@ import (
 // scalar has many marks but is only one node.
 const marksPerNode = 4
 
-// marksPerDirective is the number of marks that one directive counts for. The parser compares each %TAG directive
-// with all earlier ones, so 50,000 directives take seconds.
+// marksPerDirective is the number of marks that one directive counts as. The parser compares each %TAG directive with
+// all earlier ones, so 50,000 directives take seconds.
 const marksPerDirective = 16
 
 // AsJSON converts the first document of a YAML text to JSON in the same way as sigs.k8s.io/yaml. It rejects features
-// that let an author hide content from a reader or repeat content. These features are anchors, aliases, merge keys,
-// tags and duplicate keys. The YAML 1.1 booleans, such as yes and off, are treated as strings.
+// with which an author can hide content from a reader or repeat content: anchors, aliases, merge keys, tags and
+// duplicate keys. The YAML 1.1 booleans, such as yes and off, are treated as strings.
 //
 // Its errors do not contain any part of the text.
 func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
@@ -50,7 +50,7 @@ func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
 	return w.out.Bytes(), nil
 }
 
-// marks counts the places in a YAML text at which an item, an entry, a comment or a directive starts. Each mark
+// marks counts the positions in a YAML text at which an item, an entry, a comment or a directive starts. Each mark
 // represents at most three nodes.
 func marks(raw []byte) int {
 	count := 1
@@ -177,7 +177,7 @@ func (w *writer) value(v any) error {
 	if w.encoder.Encode(v) != nil { // JSON cannot represent infinity
 		return errValue
 	}
-	// remove the newline, because some readers parse the result as YAML, and a newline would end a key in YAML
+	// remove the newline, because some readers parse the result as YAML, where a newline would end a key
 	w.out.Truncate(w.out.Len() - 1)
 	return nil
 }

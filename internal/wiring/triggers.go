@@ -40,7 +40,7 @@ func OnOtherChange(object client.Object, h handler.EventHandler, options ...buil
 	return func(b *builder.Builder) { b.Watches(object, h, options...) }
 }
 
-// OnSource takes reconcile requests from a source.
+// OnSource adds the reconcile requests from a source.
 func OnSource(from source.Source) Trigger {
 	return func(b *builder.Builder) { b.WatchesRawSource(from) }
 }
@@ -83,12 +83,12 @@ func RequestAllOnCall(list func(context.Context) ([]types.NamespacedName, error)
 		func(ctx context.Context, _ struct{}) ([]types.NamespacedName, error) { return list(ctx) })
 }
 
-// Find returns the names of the objects that are affected by a change.
+// Find returns the names of the objects that a change affects.
 type Find[T comparable] func(ctx context.Context, changed T) ([]types.NamespacedName, error)
 
 // LookUpOnCall looks up the objects that are affected by a callback, and requests their reconciles after a delay. The
 // callback does not wait for the lookup, because its caller may hold a lock that all members share. When thousands of
-// members change at the same time, one lookup can serve several changes to a member.
+// members change at the same time, one lookup can cover several changes to a member.
 func LookUpOnCall[T comparable](register func(func(T)), delay time.Duration, find Find[T]) Trigger {
 	return withQueue(func(ctx context.Context, q Queue) error {
 		changed := workqueue.NewTyped[T]()
@@ -99,7 +99,7 @@ func LookUpOnCall[T comparable](register func(func(T)), delay time.Duration, fin
 	})
 }
 
-// lookUp looks up the objects that are affected by each change, until the queue of changes is shut down.
+// lookUp looks up the objects that each change affects, until the queue of changes is shut down.
 func lookUp[T comparable](
 	ctx context.Context, changed workqueue.TypedInterface[T], q Queue, delay time.Duration, find Find[T],
 ) {

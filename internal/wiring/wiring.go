@@ -23,7 +23,7 @@ type Controller struct {
 	Reconciler reconcile.Reconciler
 	// Workers is the maximum number of concurrent reconciles. Zero means one.
 	Workers int
-	// EveryReplica makes the controller run on all replicas instead of only on the leader.
+	// EveryReplica makes the controller run on all replicas rather than only on the leader.
 	EveryReplica bool
 	// Triggers request the controller's reconciles.
 	Triggers []Trigger
@@ -45,7 +45,7 @@ func Add(mgr ctrl.Manager, controllers []Controller) error {
 	return nil
 }
 
-// CachesFilled returns an error for the first kind whose cache is not filled yet. It does not wait.
+// CachesFilled returns an error for the first kind whose cache has not synced yet. It does not wait.
 func CachesFilled(caches cache.Cache, kinds ...client.Object) error {
 	now, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
@@ -58,7 +58,7 @@ func CachesFilled(caches cache.Cache, kinds ...client.Object) error {
 	return nil
 }
 
-// notFilled returns an error that explains why the cache of a kind is not filled.
+// notFilled returns an error that explains why the cache of a kind has not synced.
 func notFilled(object client.Object, err error) error {
 	if meta.IsNoMatchError(err) {
 		return fmt.Errorf("cache of %T cannot be filled: the hub's API server does not have the kind; "+

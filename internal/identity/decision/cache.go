@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// capacity is the maximum number of results in a Cache, separately for positive and negative results, so a flood of
-	// negative results evicts no positive ones. The least recently used results are evicted first.
+	// capacity is the maximum number of results in a Cache. It applies to positive and negative results separately, so
+	// that a flood of negative results does not evict positive ones. The least recently used results are evicted first.
 	capacity = 8192
 	// concurrency is the maximum number of open questions, so that a flood of invalid tokens does not reach the API
 	// server.
 	concurrency = 64
-	// share is the maximum number of open questions per asker.
+	// share is the maximum number of open questions for one asker.
 	share = 16
-	// waiting and waitingShare limit the questions that are waiting to be asked, in total and per asker.
+	// waiting and waitingShare limit the questions that are waiting to be asked, in total and for one asker.
 	waiting      = 2048
 	waitingShare = 256
 	// reserved is the number of additional questions that may be open for familiar keys, so that these questions never
@@ -44,7 +44,7 @@ type Key [32]byte
 type Result[V any] struct {
 	Value V
 	For   time.Duration
-	// Yes reports whether the value permits something. Positive results are kept separately from negative ones.
+	// Yes reports whether the result is positive. Positive results are cached separately from negative ones.
 	Yes bool
 }
 

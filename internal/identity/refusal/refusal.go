@@ -49,7 +49,7 @@ func New(code int, reason metav1.StatusReason, message string) *Error {
 	return &Error{code: code, reason: reason, message: message}
 }
 
-// BadRequest refuses a request that cannot be interpreted safely or at all.
+// BadRequest refuses a request that cannot be interpreted, or not safely.
 func BadRequest(message string) *Error {
 	return New(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)
 }

@@ -66,7 +66,7 @@ func (c *Catalog) Register(mux *http.ServeMux) {
 	mux.Handle("GET "+PathClusters, c.serve(c.clusters))
 }
 
-// serve returns a handler that sends the answer to a user's request as JSON.
+// serve returns a handler that sends the response to a user's request as JSON.
 func (c *Catalog) serve(answer func(context.Context, identity.Identity, *http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		content, err := c.answer(r, answer)

@@ -21,8 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/index"
 )
 
-// maxReviews is the maximum number of access reviews for one response. The hub's API server carries them out one at a
-// time.
+// maxReviews is the maximum number of access reviews for one response. The reviews run one at a time.
 const maxReviews = 100
 
 // ClusterList holds the Clusters that a user can reach, ordered by name.
@@ -125,7 +124,7 @@ func Describe(cluster *v1.Cluster) Cluster {
 	return out
 }
 
-// clusterListing is a list of Clusters under construction.
+// clusterListing builds a list of Clusters.
 type clusterListing struct {
 	*Catalog
 	ClusterList

@@ -3,7 +3,7 @@
 
 // Package page serves the web page for a user's fleet.
 //
-// The page consists of static files only. It cannot do anything that its user could not do without it.
+// The page consists only of static files. It gives users no additional rights.
 package page
 
 import (
@@ -28,15 +28,17 @@ import (
 // Path is the path of the page.
 const Path = "/ui/"
 
-// policy lets the page load its own files and send requests to its own hub, and nothing else: no inline scripts, no
-// frames, no forms.
+// policy is the page's content security policy. It allows the page only to load its own files and to send requests to
+// its own hub: no inline scripts, no frames, no forms.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// modules is the place in index.html for links to all modules, so that browsers do not discover them one by one.
+// modules is the placeholder in index.html for links to all modules, so that browsers do not have to discover them one
+// by one.
 const modules = "<!-- modules -->"
 
-// stylesheet consists of all files in style/. Browsers paint nothing before they have it, so it is one file.
+// stylesheet is the path of a single file that contains all files in style/. Browsers render nothing before they have
+// loaded it.
 const stylesheet = "style.css"
 
 //go:embed static
@@ -95,7 +97,7 @@ func load() map[string]file {
 	return files
 }
 
-// compress returns the gzip form of a file.
+// compress returns the content of a file, compressed with gzip.
 func compress(content []byte) []byte {
 	var b bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // writing to memory does not fail

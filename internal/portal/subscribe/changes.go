@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// mostDeleted is the maximum number of remembered deletions per kind. If a deletion is forgotten before a stream
-	// has sent it, the stream restarts from the beginning.
+	// mostDeleted is the maximum number of deletions that are kept per kind. If a deletion is dropped before a stream has
+	// sent it, the stream restarts from the beginning.
 	mostDeleted = 10_000
 	// slack is the number of outdated records that may be kept in addition to one record for each object.
 	slack = 1024
-	// settles is how long earlier changes may still arrive after a later one. A new list returns objects in any order.
+	// settles is how long older changes may still arrive after a newer one, because a list returns objects in any order.
 	settles = time.Second
 )
 
@@ -44,7 +44,7 @@ type changes struct {
 	records []object // by seq; a record is outdated if its object has changed since
 	live    map[string]int
 	deleted int
-	// forgotten is the position up to which deletions are no longer known.
+	// forgotten is the position up to which deletions have been dropped.
 	forgotten position
 	// version is the greatest resource version of any change. The field settled contains the version before the latest
 	// burst of changes.
@@ -121,7 +121,7 @@ func (c *changes) countLocked(o object, n int) {
 	}
 }
 
-// compactLocked removes outdated records. If there are too many deletions, it also forgets the oldest half of them.
+// compactLocked removes outdated records. If there are too many deletions, it also drops the oldest half of them.
 func (c *changes) compactLocked() {
 	drop := 0
 	if c.deleted > mostDeleted {
@@ -147,8 +147,8 @@ func (c *changes) compactLocked() {
 
 func (c *changes) currentLocked(r object) bool { return c.objects[r.NamespacedName].seq == r.seq }
 
-// after returns the changes that follow a position, in order. The parameter most limits their number. after returns
-// false if deletions after that position have been forgotten.
+// after returns at most the given number of changes after a position, in order. It returns false if deletions after
+// that position have been dropped.
 func (c *changes) after(seq uint64, most int) (batch []object, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,21 +184,21 @@ func (c *changes) newest() uint64 {
 	return c.version
 }
 
-// since reports whether all deletions after a resource version are known.
+// since reports whether all deletions after a resource version are still known.
 func (c *changes) since(version uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return version > 0 && version >= c.forgotten.version
 }
 
-// forget records that deletions up to a resource version are no longer known.
+// forget records that deletions up to a resource version have been dropped.
 func (c *changes) forget(version uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.forgotten.version = max(c.forgotten.version, version)
 }
 
-// names returns the names and UIDs of the objects in the namespaces that are accepted by the function in.
+// names returns the names and UIDs of the objects in the namespaces for which the function in returns true.
 func (c *changes) names(in func(namespace string) bool) map[types.NamespacedName]types.UID {
 	c.mu.Lock()
 	defer c.mu.Unlock()

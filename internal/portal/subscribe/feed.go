@@ -73,7 +73,7 @@ func (f *feed) start(ctx context.Context, s *Server) error {
 	return nil
 }
 
-// complete waits until all objects are known. It returns a resource version. No deletion after that version is missed,
+// complete waits until all objects are known, and returns a resource version. No deletion after this version is missed,
 // because the watch started at an earlier version.
 func (f *feed) complete(ctx context.Context, s *Server,
 	handler toolscache.ResourceEventHandlerRegistration) (version uint64, err error) {

@@ -17,7 +17,7 @@ const (
 	framesBytes = 8 << 20
 )
 
-// frames keeps the latest messages about the most recently used objects, so that several streams can send the same
+// frames caches the latest messages about the most recently used objects, so that several streams can send the same
 // message without encoding it again.
 type frames struct {
 	mu    sync.Mutex // guards the fields below
@@ -38,8 +38,8 @@ func newFrames() *frames {
 	return f
 }
 
-// made returns the message about a change to an object. It calls encode to create the message if no such message is
-// kept. If keep is set, it keeps a new message.
+// made returns the message about a change to an object. If the message is not cached, it calls encode to create it. If
+// keep is set, it caches the new message.
 func (f *frames) made(o object, keep bool, encode func() ([]byte, error)) (*websocket.PreparedMessage, error) {
 	if kept := f.get(o); kept != nil {
 		return kept, nil
@@ -55,7 +55,7 @@ func (f *frames) made(o object, keep bool, encode func() ([]byte, error)) (*webs
 	return message, err
 }
 
-// get returns the kept message about a change to an object, or nil if there is none.
+// get returns the cached message about a change to an object, or nil if there is none.
 func (f *frames) get(o object) *websocket.PreparedMessage {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -65,7 +65,7 @@ func (f *frames) get(o object) *websocket.PreparedMessage {
 	return nil
 }
 
-// add keeps a message. It replaces any earlier message about the same object.
+// add caches a message. It replaces any earlier message about the same object.
 func (f *frames) add(o object, message *websocket.PreparedMessage, size int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

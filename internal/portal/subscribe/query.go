@@ -66,8 +66,7 @@ func queryOf(values url.Values) (query, error) {
 	return q, nil
 }
 
-// asks reports whether the query includes a workspace. Every query includes cluster-scoped objects, because they have
-// no workspace.
+// asks reports whether the query includes a workspace. Every query includes cluster-scoped objects.
 func (q query) asks(workspace string) bool {
 	return len(q.workspaces) == 0 || workspace == "" || slices.Contains(q.workspaces, workspace)
 }

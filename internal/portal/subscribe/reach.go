@@ -94,7 +94,7 @@ func (st *stream) isBound(ctx context.Context, r *reach, name types.NamespacedNa
 // view determines how much of an object is visible to a user.
 type view int
 
-// Views of an object. viewGone means that the user can no longer reach a Cluster and is told that it is gone.
+// Views of an object. viewGone means that the user can no longer reach a Cluster, so the stream reports it as gone.
 const (
 	viewNothing view = iota
 	viewGone
@@ -148,8 +148,8 @@ func (r reach) seen(st *stream, k *watched, seen map[string][]string) {
 	slices.Sort(seen[bound])
 }
 
-// part contains the fields of a Cluster that are sent to a user who can reach the Cluster but is not allowed to watch
-// it. It has the same structure as a Cluster, and contains the same fields as the catalog's list.
+// part contains the fields of a Cluster that are sent to users who can reach the Cluster but are not allowed to watch
+// it. It has the same structure as a Cluster, and the same fields as the catalog's list.
 type part struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        nameAndUID `json:"metadata"`

@@ -70,7 +70,7 @@ type Options struct {
 type Observer struct {
 	// Streams is called with 1 when a stream starts, and with -1 when it ends.
 	Streams func(n int)
-	// Ended is called with the reason why a stream has ended. There are only a few different reasons.
+	// Ended is called with the reason why a stream has ended. The number of different reasons is small.
 	Ended func(why string)
 }
 
@@ -87,7 +87,7 @@ type Server struct {
 	changed chan struct{} // closed at the next change
 }
 
-// New returns a Server. It watches nothing until the first stream starts.
+// New returns a Server. It does not start watches until the first stream starts.
 func New(o Options) *Server {
 	s := &Server{Options: o, every: rightsEvery, pings: pingEvery, doubt: doubtLimit, feeds: map[string]*feed{},
 		changed: make(chan struct{}), gate: limit.NewGate(limit.Bounds{User: mostOfUser, All: mostOfAll}, limit.Observer{})}

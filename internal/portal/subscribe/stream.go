@@ -83,9 +83,8 @@ func (st *stream) begin(ctx context.Context) {
 	st.certain = time.Now()
 }
 
-// reached reports whether the hub has reached a resource version. A hub that was restored from an older backup might
-// not have reached that version. In that case, new changes with smaller versions would be mistaken for changes that
-// were already sent.
+// reached reports whether the hub has reached a resource version. If the hub was restored from an older backup, it
+// might not have reached a version that was already sent, and new changes with smaller versions would be skipped.
 func (st *stream) reached(ctx context.Context, k *watched, version uint64) bool {
 	if version <= k.feed.newest() {
 		return true

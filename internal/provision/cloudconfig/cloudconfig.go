@@ -29,12 +29,12 @@ const maxContent = 1 << 20
 // maxVariables is the maximum number of variables in a template. The kubeadm provider uses two variables.
 const maxVariables = 256
 
-// bounds returns the limits on bootstrap data. Without the user's files, kubeadm's data is about 30 KiB in size. Even
-// with 250 files, the data contains fewer values than the limit allows.
+// bounds returns the limits on bootstrap data. kubeadm's data is about 30 KiB in size, plus the user's files. The
+// number of values is sufficient for 250 files.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 768 << 10, Nodes: 4096, Depth: 8} }
 
-// written returns the limits on bootstrap data that has been converted to JSON. In JSON, a line break takes two bytes
-// and some other characters take six. A value may be counted twice.
+// written returns the limits on bootstrap data after its conversion to JSON. In JSON, a line break takes two bytes and
+// some other characters take six. A value may be counted twice.
 func written() untrusted.Bounds { return untrusted.Bounds{Bytes: 6 << 20, Nodes: 8192, Depth: 8} }
 
 // Config describes one-time work on a machine.
@@ -109,8 +109,8 @@ func Parse(raw []byte, instance Instance) (*Config, error) {
 	return config, err
 }
 
-// refused contains keys that bootstrap providers write and Drover does not support. These keys prepare a machine, but
-// the machine of a Host has already been prepared by its owner.
+// refused contains keys that bootstrap providers write and Drover does not support. These keys prepare a machine, but a
+// Host's machine has already been prepared by its owner.
 var refused = map[string]string{
 	"bootcmd":    "commands at each boot (bootCommands): create a systemd unit with files and preKubeadmCommands",
 	"disk_setup": "partitions (diskSetup): prepare the disks before the machine joins",
@@ -244,7 +244,7 @@ func owner(text string) (uid, gid int, err error) {
 	return uid, gid, err
 }
 
-// decode decodes the content of a file. It returns an error if the content is longer than room bytes.
+// decode decodes the content of a file. It returns an error if the content is longer than the given number of bytes.
 func decode(content, encoding string, room int) ([]byte, error) {
 	tooMuch := fmt.Errorf("the files have more than %d bytes", maxContent)
 	var out []byte

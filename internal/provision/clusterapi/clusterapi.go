@@ -307,10 +307,10 @@ func GetKubeconfig(ctx context.Context, reader client.Reader, cluster types.Name
 	return secret.Data["value"], nil
 }
 
-// refusal is an error that only a user can fix.
+// refusal is an error that requires action by a user.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
-// Refused returns true, because only a user can fix this error.
+// Refused returns true, because this error requires action by a user.
 func (r refusal) Refused() bool { return true }

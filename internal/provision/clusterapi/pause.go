@@ -17,17 +17,17 @@ import (
 	"github.com/drover-dev/drover/internal/owned"
 )
 
-// KubeadmControlPlane is the kind of control planes that kubeadm sets up.
+// KubeadmControlPlane is the kind of the control planes that kubeadm sets up.
 const KubeadmControlPlane = "KubeadmControlPlane"
 
 var controlPlanes = schema.GroupVersion{Group: "controlplane.cluster.x-k8s.io", Version: GroupVersion.Version}
 
-// annotationPausedBy is an annotation on Clusters that Drover has paused. Its value is the UID of the object that the
-// pause is for. Clusters that were paused by a user do not have the annotation.
+// annotationPausedBy is an annotation on Clusters that Drover has paused. Its value is the UID of the object that
+// required the pause. Clusters that a user paused do not have the annotation.
 const annotationPausedBy = "cluster.drover.dev/paused-by"
 
-// PausedBy returns the UID of the object that Drover has paused a Cluster for. It returns "" if Drover has not paused
-// the Cluster.
+// PausedBy returns the UID of the object that required Drover to pause a Cluster, or "" if Drover has not paused the
+// Cluster.
 func PausedBy(cluster *Cluster) string { return cluster.Annotations[annotationPausedBy] }
 
 // The drover-provisioner-cluster-api policy restricts writes to Clusters to pausing and resuming them. KubeadmConfigs
@@ -36,9 +36,9 @@ func PausedBy(cluster *Cluster) string { return cluster.Annotations[annotationPa
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=kubeadmcontrolplanes,verbs=get
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=kubeadmconfigs,verbs=get
 
-// SetPaused pauses a Cluster, or resumes the Cluster if by is empty. The parameter by is the UID of the object that the
-// pause is for. SetPaused writes only spec.paused and the annotation, and only if the Cluster has not changed since it
-// was read.
+// SetPaused pauses a Cluster, or resumes it if by is empty. The parameter by is the UID of the object that requires the
+// pause. SetPaused writes only spec.paused and the annotation, and only if the Cluster has not changed since it was
+// read.
 func SetPaused(ctx context.Context, hub client.Client, cluster *Cluster, by string) error {
 	before := &unstructured.Unstructured{}
 	before.SetGroupVersionKind(GroupVersion.WithKind("Cluster"))
@@ -54,8 +54,7 @@ func SetPaused(ctx context.Context, hub client.Client, cluster *Cluster, by stri
 	return nil
 }
 
-// ControlPlanePaused reports whether the controller of a Cluster's control plane has noticed the pause and has stopped
-// acting.
+// ControlPlanePaused reports whether the controller of a Cluster's control plane has observed the pause.
 func ControlPlanePaused(ctx context.Context, reader client.Reader, cluster *Cluster) (bool, error) {
 	if !cluster.Spec.Paused {
 		return false, nil

@@ -77,7 +77,7 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 	return options, nil
 }
 
-// maxMark is the maximum size of an annotation that contains a time, in bytes.
+// maxMark is the maximum size, in bytes, of an annotation whose value is a time.
 const maxMark = 64
 
 // trim is a cache transform. It removes managed fields and all metadata that the provisioner does not read, because

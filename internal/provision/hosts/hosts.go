@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package hosts takes Hosts for clusters and machines, gives them instructions, and releases them when their machines
-// are clean.
+// have been cleaned.
 package hosts
 
 import (
@@ -91,8 +91,7 @@ func NotFree(host *v1.Host) string {
 	return notClean(host)
 }
 
-// notClean returns the reason why software may still be installed on a Host's machine, or "" if the machine is known to
-// be clean.
+// notClean returns the reason why a Host's machine might not be clean, or "" if it is known to be clean.
 func notClean(host *v1.Host) string {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	switch {
@@ -308,9 +307,9 @@ func conflict(host *v1.Host, why string) error {
 	return fmt.Errorf("give Host %s/%s instructions: %w", host.Namespace, host.Name, apierrors.NewConflict(corev1.Resource("secrets"), secretName(host), errors.New(why)))
 }
 
-// marks returns the marks that identify the Secret with the instructions that Drover created for a Host. The name is
-// not sufficient, because a user who can write Secrets can give any Secret this name. Only users with the "update"
-// right on hosts/plan can create a Secret of this type. The type of a Secret cannot be changed.
+// marks returns the properties that identify the Secret with the instructions that Drover created for a Host. The name
+// is not sufficient, because any user who can write Secrets can create a Secret with this name. However, only users
+// with the "update" right on hosts/plan can create a Secret of this type, and the type of a Secret cannot be changed.
 func marks(host *v1.Host) owned.Marks {
 	return owned.Marks{
 		Type: v1.SecretTypeHostPlan, Labels: map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostPlan}, Owner: host.UID,
@@ -348,7 +347,7 @@ func (h Hub) setConsumer(ctx context.Context, host *v1.Host, consumer *v1.HostCo
 	return nil
 }
 
-// letGo removes the finalizer from a Host that is being deleted, so that its machine is cleaned.
+// letGo removes the finalizer from a Host that is being deleted, so that its machine can be cleaned.
 func (h Hub) letGo(ctx context.Context, host *v1.Host) error {
 	before := host.DeepCopy()
 	if h.Finalizer == "" || !controllerutil.RemoveFinalizer(host, h.Finalizer) {

@@ -16,11 +16,11 @@ import (
 	"github.com/drover-dev/drover/internal/checkpoint"
 )
 
-// lookEvery is the interval at which the manager's Lease is read.
+// lookEvery is how often the manager's Lease is read.
 const lookEvery = 5 * time.Second
 
-// RestoreWatch stops the process after the hub's etcd has been restored from a backup. The caches in the process may
-// contain state that the hub has lost. For example, a Host may be clean only according to the cache.
+// RestoreWatch stops the process after the hub's etcd has been restored from a backup, because the caches in the
+// process may contain state that the hub has lost. For example, a Host might be clean only according to the cache.
 type RestoreWatch struct {
 	leases    leasesv1.LeasesGetter
 	namespace string

@@ -19,9 +19,9 @@ import (
 const LookAgain = 10 * time.Second
 
 // NotPermitted explains how to grant the provisioner its rights on a workspace's Secrets if err shows that a request
-// failed because these rights are missing. It returns "" for any other error. When an admission policy refuses a write,
-// the error is of the same kind. To distinguish the two cases, NotPermitted tries to read a Secret. The Secret does not
-// have to exist.
+// failed because these rights are missing. It returns "" for any other error. Because an admission policy that refuses
+// a write returns the same kind of error, NotPermitted tries to read a Secret to distinguish the two cases. The Secret
+// does not have to exist.
 func NotPermitted(ctx context.Context, live client.Reader, workspace string, err error) string {
 	if !apierrors.IsForbidden(err) {
 		return ""

@@ -132,7 +132,7 @@ const localMode = "ControlPlaneKubeletLocalMode"
 
 // ofBootstrap returns a patch for differences between bootstrap configurations that do not affect existing control
 // plane machines. These are settings that Cluster API itself changes with the version, and the phases that a machine
-// skips when it joins. The first machine skipped phases of kubeadm init instead. The patch is nil if there are no such
+// skips when it joins (for the first machine, phases of kubeadm init). The patch is nil if there are no such
 // differences.
 func ofBootstrap(current, desired bootstrap) *patch {
 	var operations []operation
@@ -160,8 +160,8 @@ func same(a, b json.RawMessage) bool {
 	return len(a) == 0 && len(b) == 0 || json.Compact(&first, a) == nil && json.Compact(&second, b) == nil && bytes.Equal(first.Bytes(), second.Bytes())
 }
 
-// withGate copies the feature gate localMode from other to cluster. It returns the result, and reports whether the
-// result differs from cluster.
+// withGate returns a copy of cluster with the feature gate localMode from other, and reports whether the copy differs
+// from cluster.
 func withGate(cluster, other fields) (fields, bool) {
 	const field = "featureGates"
 	before, after := gatesOf(cluster.get(field)), gatesOf(other.get(field))

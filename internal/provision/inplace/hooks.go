@@ -3,10 +3,9 @@
 
 // Package inplace serves the runtime hooks that let Cluster API update machines in place.
 //
-// Cluster API does not authenticate its calls, because by default it has no client certificate for extensions.
-// Therefore anyone who can connect to the port can call a hook. This is safe, because a hook only makes changes that
-// Cluster API's own objects request, its response contains no data about other objects, and the cost of a call is
-// limited.
+// Cluster API does not authenticate its calls, because by default it has no client certificate for extensions. Anyone
+// who can connect to the port can therefore call a hook. This is safe, because a hook makes only changes that Cluster
+// API's own objects request, its response contains no data about other objects, and the cost of a call is limited.
 package inplace
 
 import (
@@ -53,7 +52,7 @@ type Hooks struct {
 }
 
 // New returns Hooks that serve at most eight calls at the same time, and at most two from one address (or IPv6 /64).
-// Further calls wait.
+// Additional calls wait.
 func New(h Hooks) *Hooks {
 	h.gate = limit.NewGate(limit.Bounds{User: 2, All: 8, Queue: 64, QueueUser: 32, Wait: answerLimit}, limit.Observer{})
 	return &h
@@ -94,8 +93,8 @@ type (
 	}
 	// fields are the undecoded fields of an object.
 	fields map[string]json.RawMessage
-	// order is an UpdateMachine request. Only the identity of the Machine is taken from the request. The update itself
-	// is read from the API server.
+	// order is an UpdateMachine request. Only the identity of the Machine is read from the request. The update itself is
+	// read from the API server.
 	order struct {
 		Desired struct {
 			Machine struct {

@@ -3,9 +3,9 @@
 
 package k3s
 
-// pinAddresses keeps each node's address the same as the address that the machine reported when it became a node. Hosts
-// send the cluster's token to a server's address. Therefore no later report from a machine may change the address. Only
-// spec.internalAddress of the Host can change it.
+// pinAddresses keeps the address that each machine reported when it became a node. Hosts send the cluster's token to a
+// server's address, so later reports from the machine must not change it. Only spec.internalAddress of the Host can
+// change it.
 func (in *Input) pinAddresses() {
 	for i := range in.Hosts {
 		host := &in.Hosts[i]

@@ -11,7 +11,7 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// turns records which hosts are being restarted, because other hosts must wait for them.
+// turns tracks the hosts that are being restarted, because other hosts must wait for them.
 type turns struct {
 	// changing is a server that is being started, or "" if there is none.
 	changing string
@@ -80,8 +80,8 @@ func (d *decision) changeHost(m *member, does duties, now *turns) error {
 	return nil
 }
 
-// rejoin returns the URL that a host uses to find the cluster after a restart. The host needs a new URL if it joined
-// through a server that is gone. etcd members find each other through etcd.
+// rejoin returns the URL that a host uses to find the cluster after a restart. A host that joined through a server that
+// is gone needs a new URL, unless it is an etcd member and finds the others through etcd.
 func (d *decision) rejoin(m *member) string {
 	known := func(s *member) bool { return s.Address != "" && d.write.joinURL(s) == m.Held.Join }
 	if m.is(provisionv1.RoleEtcd) || slices.ContainsFunc(d.stay, known) {

@@ -8,8 +8,8 @@
 // releases Hosts, and writes their instructions. After that, it calls Decide again.
 //
 // Decide lists all steps of a decision. Each step is in its own file: restore, begin, leave, task, change and join. The
-// roster determines which hosts are in the cluster and whether they are healthy. It does not change anything. The
-// writer creates the instructions for a host.
+// roster determines which hosts are in the cluster and whether they are healthy, without changing anything. The writer
+// creates the instructions for a host.
 package k3s
 
 import (
@@ -30,7 +30,7 @@ type Decision struct {
 	Waiting map[string]string
 	// Hosts and Ready count the cluster's hosts, including hosts that are leaving.
 	Hosts, Ready int
-	// Missing is the number of Hosts that the pools need in addition to the free Hosts.
+	// Missing is the number of additional Hosts that the pools need.
 	Missing int
 	// Lost is true if no host has the cluster's data anymore.
 	Lost bool
@@ -48,7 +48,7 @@ type Decision struct {
 	stuck bool
 }
 
-// decision is a Decision under construction. Its steps change the out field and the input's Stored. Stored is a copy.
+// decision builds a Decision. Its steps change the field out, and the input's Stored, which is a copy.
 type decision struct {
 	*roster
 	out Decision
@@ -58,7 +58,7 @@ type decision struct {
 	joining string
 }
 
-// Decide decides what to do now. The same input always results in the same decision.
+// Decide returns the actions to take now. The same input always results in the same decision.
 func Decide(in Input) (Decision, error) {
 	dist, err := distributionOf(in.Spec.Distribution)
 	if err != nil {
@@ -81,7 +81,7 @@ func Decide(in Input) (Decision, error) {
 	return d.out, nil
 }
 
-// steps takes the steps of the decision in order. It returns when a step has to wait.
+// steps performs the steps of the decision in order. It returns when a step has to wait.
 func (d *decision) steps() error {
 	if restores, err := d.restore(); restores || err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// distribution is a distribution of Kubernetes that can be installed. All distributions share the same decisions, and
+// distribution is a Kubernetes distribution that can be installed. All distributions share the same decisions, and
 // differ only in the files and commands that these methods return. Each command can be repeated after an interruption.
 type distribution interface {
 	// checkConfig parses and validates the user's configuration. Its errors name the field.
@@ -35,7 +35,7 @@ type distribution interface {
 	// probes returns the probes that check whether a host is healthy.
 	probes(in *Input, host *member) []protocol.HostProbe
 
-	// install returns the command that installs the binaries. It starts nothing. check returns a command that fails
+	// install returns the command that installs the binaries without starting them. check returns a command that fails
 	// unless the installed binaries match the spec.
 	install(in *Input, host *member) []string
 	check(in *Input) []string

@@ -27,8 +27,8 @@ func (r *roster) lost() bool {
 	return true
 }
 
-// etcd returns the number of etcd members, and how many of them are working. A host that is gone remains a member until
-// it is removed from the cluster. A host that could not join is not a member.
+// etcd returns the number of etcd members, and the number of working ones. A host that no longer exists remains a
+// member until it is removed from the cluster. A host that could not join is not a member.
 func (r *roster) etcd() (members, work int) {
 	for name, node := range r.Stored.Nodes {
 		if !node.Etcd {
@@ -129,8 +129,8 @@ func (r *roster) unavailable() (n int) {
 	return n
 }
 
-// broken returns a server that the current change has broken, or "" if there is none. The parameter other is the next
-// server to be changed, and is ignored. Servers that are leaving the cluster are included.
+// broken returns a server that the current change has broken, or "" if there is none. It includes servers that are
+// leaving the cluster, but not the server other, which is the next one to be changed.
 func (r *roster) broken(other *member) string {
 	for _, m := range slices.Concat(r.ordered(), r.leavers()) {
 		if m.server() && m.Name != other.Name && m.Held != nil && m.Held.Changed && m.Connected && m.State == progress.Failed && r.current(m) {

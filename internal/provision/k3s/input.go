@@ -56,12 +56,11 @@ type Spec struct {
 type Stored struct {
 	Token      string `json:"token"`
 	AgentToken string `json:"agentToken"`
-	// First is the host that starts the cluster. It is stored because a second host that starts the cluster would
-	// create another cluster.
+	// First is the host that starts the cluster. It is stored because a second host would create another cluster.
 	First string `json:"first,omitempty"`
-	// Begun is true after the host in First has been up. From that time on, no host may start the cluster again.
+	// Begun is true once the host in First has been up. After that, no host may start the cluster again.
 	Begun bool `json:"begun,omitempty"`
-	// Nodes contains the hosts that were told to join, by name. A host stays in the map until its node has been
+	// Nodes contains the hosts that have instructions to join, by name. A host stays in the map until its node has been
 	// removed.
 	Nodes map[string]Node `json:"nodes,omitempty"`
 	// Joins is the sequence number of the last join.
@@ -76,7 +75,7 @@ type Stored struct {
 	StoredRestores
 }
 
-// Node is a host that was told to join.
+// Node is a host that has instructions to join.
 type Node struct {
 	// UID is the UID of the Host. Another Host with the same name is a different machine.
 	UID string `json:"uid"`
@@ -107,10 +106,10 @@ type Host struct {
 	// Leaving is true if the Host is being deleted. Its machine is cleaned after the Host has been released.
 	Leaving bool
 	// Gone is true if the Host is being deleted, its agent is not connected, and the time to wait for the agent has
-	// passed. Nothing waits for such a host.
+	// passed. The cluster does not wait for such a host.
 	Gone      bool
 	Connected bool
-	// Lost is true if the host has been disconnected for so long that nothing waits for its work.
+	// Lost is true if the host has been disconnected for so long that the cluster no longer waits for it.
 	Lost bool
 	// Held is the note that is stored with the host's instructions. It is nil if the host has none.
 	Held *Held
@@ -129,7 +128,7 @@ func (in *Input) poolOf(host Host) *provisionv1.HostPool {
 }
 
 // assumeUnreadable treats a host with unreadable instructions as a disconnected member of its pool. The host keeps its
-// role in the cluster. Other hosts wait for it only as long as for a lost host.
+// role in the cluster. Other hosts wait for it no longer than for a lost host.
 func (in *Input) assumeUnreadable() {
 	for i := range in.Hosts {
 		host := &in.Hosts[i]

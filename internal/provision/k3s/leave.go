@@ -64,7 +64,7 @@ func (d *decision) leaves() []removal {
 	return d.removable(all, operator)
 }
 
-// told returns the IDs of all removals in the hosts' instructions, and the IDs of removals that may have failed.
+// told returns the IDs of all removals that are in the hosts' instructions or may have failed.
 func (r *roster) told() (all, failed sets.Set[string]) {
 	all, failed = sets.New[string](), sets.New[string]()
 	for _, h := range r.Hosts {

@@ -93,7 +93,7 @@ func (r CurrentRestore) progress() progress.Restore {
 	return p
 }
 
-// WaitsFor describes what the restore is waiting for. The text is the end of a sentence.
+// WaitsFor describes what the restore is waiting for, as the end of a sentence.
 func (r CurrentRestore) WaitsFor() string {
 	if r.Waits == "" {
 		return ""

@@ -15,15 +15,15 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// alwaysEncrypted is the base of RKE2, because RKE2 encrypts Secrets regardless of its configuration.
+// alwaysEncrypted is embedded in RKE2, which encrypts Secrets regardless of its configuration.
 type alwaysEncrypted struct{ rancher }
 
 func (alwaysEncrypted) checkKeys(Spec) error { return nil }
 
 // rancher is the distribution k3s or RKE2. Both accept the same configuration. The fields contain the differences
-// between the two distributions. These differences are documented at docs.k3s.io and docs.rke2.io.
+// between them, as documented at docs.k3s.io and docs.rke2.io.
 type rancher struct {
-	// name is the part of directory and binary names that identifies the distribution.
+	// name is the name of the distribution in directories and binaries.
 	name string
 	// script is the distribution's own installer.
 	script string
@@ -42,8 +42,8 @@ type rancher struct {
 	kubectl, config string
 	// folders are directories outside PATH that contain binaries.
 	folders []string
-	// stopPods are scripts that stop processes that keep running when the server's service is stopped. These are etcd
-	// and the API server, if they run as pods. Only the first script that exists is run.
+	// stopPods are scripts that stop processes that keep running when the server's service is stopped: etcd and the API
+	// server, if they run as pods. Only the first script that exists is run.
 	stopPods []string
 	// begins is the option for the host that starts a cluster with etcd. It is empty if the distribution always uses
 	// etcd.
@@ -137,8 +137,8 @@ func (r rancher) probes(in *Input, host *member) []protocol.HostProbe {
 // paths lists the usual directories for binaries, and the directories that the distributions' installers use.
 const paths = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/bin:/opt/rke2/bin"
 
-// run returns a command that runs a script with arguments. Values are not passed as the instruction's variables,
-// because a host treats these as secrets and would redact the values in its reports.
+// run returns a command that runs a script with arguments. Values are not passed as environment variables of the
+// instruction, because a host treats these as secrets and redacts them in its reports.
 func (r rancher) run(in *Input, words ...string) []string { return r.runWith(in, nil, words...) }
 
 // runWith is like run, but also sets the given environment variables.

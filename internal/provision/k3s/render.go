@@ -47,7 +47,7 @@ type Held struct {
 	// new instruction.
 	Installs int64 `json:"installs"`
 	Starts   int64 `json:"starts"`
-	// Changed is true if the host belonged to the cluster before it got these instructions.
+	// Changed is true if the host already belonged to the cluster when it got these instructions.
 	Changed bool `json:"changed,omitempty"`
 	// Task is the ID of the task in the instructions. It is empty if there is no task.
 	Task string `json:"task,omitempty"`

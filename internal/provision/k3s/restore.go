@@ -84,8 +84,8 @@ type restoration struct {
 	d *decision
 }
 
-// restore takes the possible steps of a restore, and reports whether a restore is in progress. While a restore is in
-// progress, no other changes are made.
+// restore performs the steps of a restore that are possible now, and reports whether a restore is in progress. If so,
+// no other changes are made.
 func (d *decision) restore() (bool, error) {
 	d.forget()
 	if d.Stored.Restore == nil && !d.beginRestore() {
@@ -100,7 +100,7 @@ func (d *decision) restore() (bool, error) {
 	return restoration{&r, d}.step()
 }
 
-// step takes the steps of the restore that are possible now. It reports whether the restore is still in progress.
+// step performs the steps of the restore that are possible now, and reports whether the restore is still in progress.
 func (r restoration) step() (bool, error) {
 	d := r.d
 	wanted := slices.IndexFunc(d.Restores, func(w Restore) bool { return w.ID == r.ID })
@@ -189,7 +189,7 @@ func (d *decision) beginRestore() bool {
 	return false
 }
 
-// takeRestorer reports what a restore is waiting for if no host can carry it out. If no host has the cluster's data
+// takeRestorer describes what a restore is waiting for if no host can carry it out. If no host has the cluster's data
 // anymore, it takes free Hosts.
 func (d *decision) takeRestorer(wanted Restore) bool {
 	d.out.Restore.Waits = "a connected server with etcd"
@@ -324,7 +324,7 @@ func (r *roster) restorer(wanted Restore) *member {
 }
 
 // serverAway returns a message about a disconnected server, or "" if all servers are connected. A disconnected server
-// would continue with the old data.
+// could not be stopped and would continue with the old data.
 func (r *roster) serverAway() string {
 	for _, m := range r.servers() {
 		if !m.Connected {

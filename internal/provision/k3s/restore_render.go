@@ -15,7 +15,7 @@ const (
 	restoreTimeout = 3600
 )
 
-// Part describes what a host does in etcd restores.
+// Part describes a host's part in etcd restores.
 type Part struct {
 	// Epoch is the restore that the host's data comes from. A host that joins without data has the epoch of the
 	// cluster.

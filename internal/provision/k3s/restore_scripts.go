@@ -15,9 +15,9 @@ if test $# != 1 || ! test -f "$1"; then echo "$# files in $db/snapshots have the
 	// they keep running when the service is stopped.
 	stop = `if systemctl cat "$0" >/dev/null 2>&1; then systemctl stop "$0" && systemctl disable "$0" || exit; fi
 for script in "$@"; do if test -x "$script"; then exec "$script"; fi; done`
-	// replace replaces the data with the data from the snapshot. The previous data stays in etcd-before-restore until
-	// the result is known. If that directory already exists, the previous attempt was interrupted. Keys and
-	// certificates are copied first, because the reset replaces them too.
+	// replace replaces the data with the data from the snapshot. The previous data is kept in etcd-before-restore until
+	// the result is known. If that directory already exists, the previous attempt was interrupted. Keys and certificates
+	// are copied first, because the reset also replaces them.
 	replace = `if test -e "$db/etcd-before-restore"; then rm -rf "$db/etcd"; else
 	for part in cred tls; do
 		rm -rf "$DATA/server/$part-before-restore" || exit
@@ -33,9 +33,9 @@ rm -f "$db/reset-flag"
 	keep = `db="$DATA/server/db"
 if test -e "$db/etcd-before-restore"; then rm -rf "$db/etcd-replaced" && mv "$db/etcd-before-restore" "$db/etcd-replaced"; fi || exit
 rm -rf "$DATA/server/cred-before-restore" "$DATA/server/tls-before-restore"`
-	// resume restores the previous data if there is any. It also restores the keys and certificates of that data. The
-	// keys and certificates in the snapshot are older than those in etcd, and no server starts if the files on the disk
-	// are newer. Without any data, the host that started the cluster would start a new one.
+	// resume restores the previous data, if there is any, with its keys and certificates. A server does not start if the
+	// keys and certificates on its disk are newer than those in etcd. Without any data, the host that started the cluster
+	// would start a new one.
 	resume = `db="$DATA/server/db"; rm -f "$db/reset-flag"
 if test -e "$db/etcd-before-restore"; then
 	for part in cred tls; do
@@ -45,9 +45,9 @@ if test -e "$db/etcd-before-restore"; then
 	rm -rf "$db/etcd" && mv "$db/etcd-before-restore" "$db/etcd" || exit
 fi
 test -d "$db/etcd/member" || { echo "$db/etcd has no data to start with: make another EtcdRestore, or delete the Host" >&2; exit 1; }`
-	// rejoin moves a server's old data away after another server was restored. It does so only once per restore,
-	// because data that a later attempt finds belongs to the restored cluster. It also moves keys and certificates
-	// away. If they were rotated after the snapshot, they are newer than the keys in the snapshot, and no server would
+	// rejoin moves a server's old data away after another server was restored. It does so only once per restore, because
+	// data that a later attempt finds belongs to the restored cluster. It also moves keys and certificates away. If they
+	// were rotated after the snapshot was taken, they are newer than those in the snapshot, and the server would not
 	// start. The server gets the cluster's keys when it joins with its token.
 	rejoin = `db="$DATA/server/db" mark="$DATA/server/db/joins-$0"; if test -e "$mark"; then exit 0; fi
 mkdir -p "$db" && rm -rf "$db/etcd-before-restore" "$db/reset-flag" "$db"/joins-* "$DATA"/server/*-before-restore || exit

@@ -49,7 +49,7 @@ func (d *decision) startAgain(m *member) error {
 	return err
 }
 
-// wayBack returns the URL that a server uses to join the restored cluster, or the reason why the server must wait.
+// wayBack returns the URL through which a server joins the restored cluster, or the reason why the server must wait.
 func (d *decision) wayBack(m *member) (url, why string) {
 	for _, s := range d.ordered() {
 		if !s.is(provisionv1.RoleEtcd) || s.Held == nil || d.waitsToStart(s) {

@@ -74,7 +74,7 @@ func (r *roster) fill(pool *provisionv1.HostPool) {
 	r.free = append(r.free, free[:min(max(want-len(have), 0), len(free))]...)
 }
 
-// worth ranks the hosts of a pool that has too many hosts. The pool keeps the hosts with the highest rank.
+// worth returns the rank of a host. A pool with too many hosts keeps the hosts with the highest ranks.
 func (r *roster) worth(m *member) int {
 	switch {
 	case r.Stored.Restore != nil && r.Stored.Restore.By == m.Name && r.Stored.Restore.UID == m.UID:

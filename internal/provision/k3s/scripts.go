@@ -5,10 +5,10 @@ package k3s
 
 // Scripts of k3s and RKE2. Values are passed as arguments and variables, never as part of the script's text.
 
-// snapshot takes an etcd snapshot. It fails unless the snapshot was saved in $1 places. These are the disk, and the
-// bucket if there is one. The distributions exit with status 0 even if the disk is full or the object store refuses the
-// copy, but their output names the saved snapshots. The command gives up after some minutes while the server continues.
-// In that case, the script checks the list of snapshots.
+// snapshot takes an etcd snapshot. It fails unless the snapshot was saved in $1 places: on the disk and, if there is
+// one, in the bucket. The distributions exit with status 0 even if the disk is full or the object store refuses the
+// copy, but their output names the saved snapshots. The command may time out while the server continues. In that case,
+// the script checks the list of snapshots.
 const snapshot = `want=$1 name=$2
 if test "$want" = 2; then set -- --etcd-s3-timeout=45m; else set --; fi
 out=$("$0" etcd-snapshot save --name "$name" --data-dir "$DATA" "$@" 2>&1); code=$?
@@ -32,9 +32,9 @@ echo "the snapshot $name was not saved at $want places, but at $saved: $why The 
 exit 1`
 
 // rotateKeys rotates the keys that encrypt Secrets, and waits until all Secrets are encrypted with the new key. A
-// server that is restarted too early cannot read the Secrets. The command may give up while the server continues, so
-// the script checks the active key. After a failed command, the script allows twice the time that is needed to encrypt
-// all Secrets at five Secrets per second.
+// server that is restarted too early cannot read the Secrets. The command may time out while the server continues, so
+// the script checks the active key. After a failed command, the script waits for up to twice the time that it takes to
+// encrypt all Secrets at five Secrets per second.
 func rotateKeys(r rancher) string {
 	return `status() { "$0" secrets-encrypt status --data-dir "$DATA"; }
 active() { status | awk '$1 == "*" { print $3 }'; }
@@ -76,9 +76,9 @@ for file in "$2"/config.yaml.d/*; do
 done`
 }
 
-// leaveScript removes a server's node from a working cluster. This also removes the server's etcd member. Otherwise
-// etcd would count a member that is gone. If the cluster does not respond, the script assumes that the cluster is gone.
-// If the server is the only server, no quorum is needed.
+// leaveScript removes a server's node from a working cluster, and thereby the server's etcd member, which would
+// otherwise count toward the quorum. If the cluster does not respond, the script assumes that the cluster no longer
+// exists. If there is no other server, no quorum is needed.
 func leaveScript(r rancher) string {
 	return `kubectl() { ` + r.kubectl + ` --request-timeout=10s "$@"; }
 for i in $(seq 12); do
@@ -109,8 +109,8 @@ done; exit 1`
 
 // Scripts that install and start a distribution.
 const (
-	// try runs "attempt" up to five times. The script retries because an installer's downloads may fail temporarily,
-	// and a failed instruction is not retried.
+	// try runs "attempt" up to five times, because an installer's downloads may fail temporarily, and a failed instruction
+	// is not retried.
 	try = `for i in 1 2 3 4 5; do attempt && exit; code=$?; echo "attempt $i of 5 has failed: exit code $code" >&2; sleep 10; done; exit $code`
 	// fetch downloads an installer and runs it.
 	fetch = `file=$(mktemp) && trap 'rm -f "$file"' EXIT || exit

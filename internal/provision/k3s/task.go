@@ -42,13 +42,13 @@ type Outcome struct {
 // task is a one-time instruction for one server. It restarts nothing, and is the last of the server's instructions.
 type task struct {
 	protocol.HostInstruction
-	// what describes the task for users.
+	// what is a description of the task for users.
 	what string
 	// role is the role that the server must have.
 	role provisionv1.HostRole
 	// ended records the outcome.
 	ended func(Outcome)
-	// calm is true if the task may start only while all servers are up and nothing is being changed.
+	// calm is true if the task may start only while all servers are up and no changes are in progress.
 	calm bool
 	// host is the host with the task, or "" if the task has not been assigned.
 	host string
@@ -97,8 +97,8 @@ func (d Decision) SnapshotOn(id string) string {
 	return d.TaskHost
 }
 
-// decideTask decides which server carries out which task now, and records the outcomes of tasks. Only one task is
-// carried out at a time. A task that has started continues.
+// decideTask assigns the next task to a server, and records the outcomes of tasks. Only one task runs at a time. A task
+// that has started continues.
 func (d *decision) decideTask(removes int) {
 	calm := removes == 0
 	for _, m := range d.ordered() {
@@ -151,7 +151,7 @@ func (d *decision) remember(id string, o Outcome) {
 	d.Stored.Outcomes[id] = o
 }
 
-// duties are what a server does for the cluster after it has been started.
+// duties are the work that a server does for the cluster after it has been started.
 type duties struct {
 	removes []removal
 	task    *task

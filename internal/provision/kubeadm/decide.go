@@ -14,7 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// attempts is how often a host attempts a step of a restore. If all attempts fail, an administrator has to act.
+// attempts is the number of times that a host attempts a step of a restore. If all attempts fail, manual action is
+// required.
 const attempts = 2
 
 // Input contains everything that a decision depends on.
@@ -41,8 +42,7 @@ type Machine struct {
 	// Provisioned reports whether the machine has been bootstrapped.
 	Provisioned bool
 	Connected   bool
-	// Gone reports whether the machine will not come back, because its Host has been deleted and its agent is not
-	// connected.
+	// Gone reports whether the machine is gone for good, because its Host has been deleted and its agent is not connected.
 	Gone bool
 	// Lost reports whether the machine has been disconnected for so long that the controller no longer waits for its
 	// one-time tasks.
@@ -76,14 +76,14 @@ const (
 	Failed    = infrav1.TaskFailed
 )
 
-// SnapshotWish is a snapshot that a user or the schedule has requested.
+// SnapshotWish is a snapshot that a user or the schedule requested.
 type SnapshotWish struct {
 	UID, File string
 	// S3 is the destination of a copy, or nil if no copy was requested.
 	S3 *Object
 }
 
-// RestoreWish is a restore that a user has requested.
+// RestoreWish is a restore that a user requested.
 type RestoreWish struct {
 	UID string
 	// Host is the host with the file, and File is the file's name. Problem explains why they are unknown.
@@ -99,13 +99,13 @@ type Pause int
 
 // Changes to the paused state.
 const (
-	// Leave changes nothing.
+	// Leave means that the paused state is not changed.
 	Leave Pause = iota
 	// Hold pauses the Cluster.
 	Hold
-	// Release ends a pause that was set for this restore.
+	// Release ends the pause for this restore.
 	Release
-	// ReleaseAll also ends a pause that remains from an earlier, failed restore.
+	// ReleaseAll also ends a pause that an earlier, failed restore left behind.
 	ReleaseAll
 )
 
@@ -123,14 +123,14 @@ type Decision struct {
 	Restore progress.Restore
 }
 
-// decision is a Decision under construction.
+// decision builds a Decision.
 type decision struct {
 	Input
 	out Decision
 }
 
-// Decide returns the tasks that the machines must carry out now. It has no side effects. When it is called again with
-// the states of these tasks, it returns the next steps.
+// Decide returns the tasks that the machines must carry out now. When it is called again with the states of these
+// tasks, it returns the next ones. It has no side effects.
 func Decide(in Input) Decision {
 	d := &decision{Input: in, out: Decision{Tasks: map[string][]Task{}, Snapshots: map[string]progress.Snapshot{}}}
 	wanted := map[string]bool{}
@@ -166,7 +166,7 @@ func (d *decision) find(m *Machine, of string, action Action) *Task {
 	return nil
 }
 
-// snapshots makes one machine at a time take a snapshot. It reports a machine that is slow or disconnected. The other
+// snapshots makes one machine at a time take a snapshot, and reports a machine that is slow or disconnected. The other
 // machines wait for a slow machine only while it is connected. If a machine stays disconnected, its snapshot fails.
 func (d *decision) snapshots() {
 	busy := d.Restore != nil
@@ -214,7 +214,7 @@ func running(m *Machine) progress.Snapshot {
 	return p
 }
 
-// away returns the reason why a machine will not report the outcome of a task, or "" if it will.
+// away returns the reason why a machine cannot report the outcome of a task, or "" if it can.
 func (m *Machine) away() string {
 	switch {
 	case m.Leaving:
@@ -225,9 +225,9 @@ func (m *Machine) away() string {
 	return ""
 }
 
-// able returns a machine that can take a snapshot, or nil if there is none. It prefers the machine that took a
-// scheduled snapshot least recently. This spreads the snapshots across the machines, so that a machine whose snapshots
-// fail does not take all of them.
+// able returns a machine that can take a snapshot, or nil if there is none. It prefers the machine whose last scheduled
+// snapshot is the oldest. This spreads the snapshots across the machines, so that they do not all fail because of one
+// machine.
 func (d *decision) able() (best *Machine) {
 	latest := 0
 	for i := range d.Machines {

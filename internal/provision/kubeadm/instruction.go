@@ -4,8 +4,8 @@
 // Package kubeadm decides which steps the control plane machines of a kubeadm cluster take for etcd snapshots and
 // restores, and translates their tasks into instructions.
 //
-// It also contains commands for machines on which kubeadm sets up nodes. The package has no side effects. The caller
-// gives the machines their tasks, reads the states of the tasks, and calls Decide again.
+// It also contains commands for machines whose nodes kubeadm sets up. The package has no side effects. The caller gives
+// the machines their tasks, reads the states of the tasks, and calls Decide again.
 package kubeadm
 
 import (
@@ -87,9 +87,9 @@ type Bucket struct {
 // Instruction returns the instruction for a task. The caller sets the instruction's ID.
 //
 // Tasks and instructions both describe an action that a host carries out once. They are separate because a task is part
-// of a DroverMachine's spec. Users may be able to read the spec even if they must not read Secrets. Therefore a task
-// only names the Secret with the bucket's credentials. Only the DroverMachine controller reads that Secret, when it
-// gives the instruction to the Host.
+// of a DroverMachine's spec, which is also readable for users who must not read Secrets. A task therefore only names
+// the Secret with the bucket's credentials. The DroverMachine controller reads that Secret when it gives the
+// instruction to the Host.
 func Instruction(task infrav1.MachineTask, bucket Bucket) (protocol.HostInstruction, error) {
 	if task.Etcd == nil {
 		return protocol.HostInstruction{}, fmt.Errorf("the task %s has no field etcd", verb(task.Action))

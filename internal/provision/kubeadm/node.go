@@ -25,10 +25,10 @@ const (
 )
 
 // reset removes everything that kubeadm, or any other node installation, has left on a machine. It keeps the CNI
-// directory, because containerd watches that directory and would not notice a new one. kubeadm itself does not remove
-// the kube-proxy rules. These rules would route Service addresses of the next cluster to API servers of this cluster.
-// kubeadm also empties the etcd directory before etcd has stopped. If the kubelet restarts etcd, the new data would
-// prevent kubeadm from creating a control plane on the machine again.
+// directory, because containerd watches that directory and would not notice a new one. "kubeadm reset" is not
+// sufficient. It does not remove the kube-proxy rules, which would route Service addresses of the next cluster to API
+// servers of this cluster. It also empties the etcd directory before etcd has stopped. If the kubelet restarts etcd,
+// the new data prevents kubeadm from creating a control plane on the machine again.
 const reset = `if command -v kubeadm >/dev/null; then kubeadm reset --force || exit; fi
 for family in ip ip6; do if nft list table $family kube-proxy >/dev/null 2>&1; then nft delete table $family kube-proxy || exit; fi; done
 for tool in iptables ip6tables; do
@@ -42,9 +42,9 @@ func Remove() protocol.HostInstruction {
 	return protocol.HostInstruction{Command: []string{"/bin/sh", "-c", reset}, TimeoutSeconds: resetTimeout}
 }
 
-// upgrade installs the binaries of a version and upgrades the node with kubeadm. Cluster API has already made the
-// changes that affect the whole cluster. Therefore "upgrade node" is correct even for the first control plane machine.
-// The values are passed as arguments.
+// upgrade installs the binaries of a version and upgrades the node with kubeadm. It runs "upgrade node" even on the
+// first control plane machine, because Cluster API has already made the changes that affect the whole cluster. The
+// values are passed as arguments.
 const upgrade = `version=$0 path=$1 url=$2 sum=$3 patches=$4 ignored=$5
 export ` + VersionVariable + `="$version" KUBECONFIG=
 if test -z "$path"; then path=$(mktemp) && trap 'rm -f "$path"' EXIT || exit; fi

@@ -13,15 +13,14 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// restore decides the next steps of the restore. It learns about earlier steps only from the machines' tasks. The steps
-// are:
+// restore returns the next steps of the restore. Earlier steps are known only from the machines' tasks. The steps are:
 //
 //   - Prepare, on the host with the file: create the data of the new etcd beside the old data.
 //   - Stop, on all control planes at the same time.
 //   - Replace, on the host with the file. From this step on, the restore cannot be undone.
 //   - Join, on the other control planes, one at a time.
 //
-// If the restore is canceled or fails before Replace, all machines that were told to prepare or to stop are told to
+// If the restore is canceled or fails before Replace, all machines that have a task to prepare or to stop get a task to
 // resume.
 func (d *decision) restore() {
 	switch {
@@ -52,7 +51,7 @@ func (d *decision) wait(phase provisionv1.EtcdRestorePhase, lost []*Machine, why
 	d.out.Restore.Stuck = true
 }
 
-// begin starts the restore as soon as nothing prevents it. Until then, nothing is paused.
+// begin starts the restore as soon as nothing prevents it. Until then, the Cluster is not paused.
 func (d *decision) begin() {
 	all := d.present()
 	first := slices.IndexFunc(all, func(m *Machine) bool { return m.Host == d.Restore.Host })
@@ -111,8 +110,8 @@ func (d *decision) snapshotting() *Machine {
 	return nil
 }
 
-// advance takes the steps of the restore that can still be undone. When all control planes have stopped, it starts to
-// replace the data.
+// advance performs the steps of the restore that can still be undone. When all control planes have stopped, it starts
+// to replace the data.
 func (d *decision) advance() {
 	d.out.Pause = Hold
 	first, _ := d.holder(d.Restore.UID, Prepare)
@@ -164,8 +163,8 @@ func (d *decision) why() string {
 	return ""
 }
 
-// undo restarts the stopped control planes and ends the restore. If the parameter why is not empty, the restore has
-// failed. Otherwise it was canceled.
+// undo restarts the stopped control planes and ends the restore. The restore has failed if the parameter why is not
+// empty, and was canceled otherwise.
 func (d *decision) undo(why string) {
 	if d.Restore.Cancel {
 		why = ""
@@ -250,8 +249,8 @@ func (d *decision) tooLate() string {
 	return ""
 }
 
-// joiners returns the machines that must join, in order. A machine that was already told to join comes first. Machines
-// that are not connected come last.
+// joiners returns the machines that must join, in order. A machine that already has a task to join comes first.
+// Machines that are not connected come last.
 func (d *decision) joiners(first *Machine) []*Machine {
 	var all []*Machine
 	for _, m := range d.present() {

@@ -32,8 +32,8 @@ type Stored struct {
 	Held bool
 }
 
-// upload tells the machine that took a snapshot to copy it to the bucket, and returns the snapshot's progress. The file
-// is kept even if the copy fails.
+// upload gives the machine that took a snapshot the task to copy it to the bucket, and returns the snapshot's progress.
+// The file is kept even if the copy fails.
 func (d *decision) upload(wish SnapshotWish, m *Machine) progress.Snapshot {
 	p := progress.Snapshot{Phase: provisionv1.SnapshotSucceeded, Host: m.Host, Message: "host " + m.Host + " has made it", Saved: true}
 	task := d.find(m, wish.UID, Upload)
@@ -71,8 +71,8 @@ func (d *decision) upload(wish SnapshotWish, m *Machine) progress.Snapshot {
 	return p
 }
 
-// name returns the name of the bucket. If Drover did not create the task, it may name no bucket. Such a task fails on
-// its host.
+// name returns the name of the bucket. It is empty for a task that Drover did not create and that names no bucket. Such
+// a task fails on its host.
 func name(o *Object) string {
 	if o == nil {
 		return "no bucket"

@@ -29,7 +29,7 @@ const (
 // Busy reports whether a host is not up yet and has not failed.
 func (s State) Busy() bool { return s == None || s == Running || s == Unwell }
 
-// Host is the progress of a host with its instructions. Controllers use this summary of the host's journal, regardless
+// Host is the progress of a host with its instructions. It summarizes the host's journal for controllers, independently
 // of the tool that creates the cluster.
 type Host struct {
 	State State

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package progress describes the progress of hosts, of etcd snapshots and of etcd restores, independently of the tool
-// that creates the cluster.
+// Package progress describes the progress of hosts, etcd snapshots and etcd restores, independently of the tool that
+// creates the cluster.
 //
 // The package has no side effects. The packages k3s and kubeadm use the progress of hosts to compute the progress of
 // snapshots and restores. The package controllers/provision/etcd writes the result to the status of the objects.
@@ -41,7 +41,7 @@ type Restore struct {
 	Reason, Message, Host string
 	// File is the name of the file that is restored, or a prefix of the name. It is empty while the file is unknown.
 	File string
-	// Stuck reports whether an administrator has to act.
+	// Stuck reports whether manual action is required.
 	Stuck bool
 }
 

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package remote creates clients for clusters from kubeconfigs that others have written.
+// Package remote creates clients for clusters from untrusted kubeconfigs.
 //
 // Such a kubeconfig must not make the process connect to anything other than the cluster, or run anything locally.
 package remote
@@ -83,8 +83,8 @@ func Config(content []byte, reach release.Reach) (*rest.Config, error) {
 // maxHeader is the maximum size of a response's headers, in bytes.
 const maxHeader = 64 << 10
 
-// Client creates an HTTP client for a configuration from Config. Other clients first discover the kinds that a server
-// offers. This client sends no requests of its own and decodes nothing.
+// Client creates an HTTP client for a configuration from Config. Unlike the usual clients, it does not send discovery
+// requests and does not decode responses.
 func Client(config *rest.Config) (*http.Client, error) {
 	tlsConfig, err := rest.TLSConfigFor(config)
 	if err != nil {
@@ -140,8 +140,8 @@ func refused(field string) error {
 // noProxy makes the client dial the server directly. The dialer checks the server's address, but a proxy would not.
 func noProxy(*http.Request) (*url.URL, error) { return nil, nil }
 
-// straight refuses redirects. Otherwise a server could redirect client-go to another address, and client-go would send
-// the token there, possibly even without TLS.
+// straight refuses redirects. Otherwise, a server could redirect client-go to another address, and client-go would send
+// the token there, possibly without TLS.
 type straight struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

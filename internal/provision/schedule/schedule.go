@@ -14,15 +14,15 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// help explains to users how to correct an invalid schedule.
+// help tells users how to write a valid schedule.
 const help = `write five fields, like "0 */6 * * *" for every six hours, or one of @hourly, @daily, @weekly, @monthly and @yearly; times are UTC`
 
 // Schedule is a parsed schedule. Its times are in UTC.
 type Schedule struct{ times cron.Schedule }
 
-// MinPeriod is the minimum interval between two times of a schedule. The retention is a number of snapshots, regardless
-// of their age. With a schedule such as "* */5 * * *" (every minute of every fifth hour), the snapshots from one hour
-// would replace all earlier ones.
+// MinPeriod is the minimum interval between two times of a schedule. It is needed because the retention limits the
+// number of snapshots, regardless of their age. With a schedule such as "* */5 * * *" (every minute of every fifth
+// hour), the snapshots from one hour would replace all earlier ones.
 const MinPeriod = 5 * time.Minute
 
 // Parse parses a schedule. Its errors explain the accepted syntax.
@@ -70,8 +70,8 @@ func longStep(text string) (field string, step, values int) {
 }
 
 // closest finds the two consecutive times of the schedule that are closest to each other. It returns the later of the
-// two times and the interval between them. It examines enough times for two days of the densest schedule that is
-// allowed. It detects a denser schedule within the first hours.
+// two times, and the interval between them. It examines two days of the densest schedule that is allowed. A denser
+// schedule is detected within the first hours.
 func (s Schedule) closest() (at time.Time, gap time.Duration) {
 	const most = 600
 	first := s.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))

@@ -11,9 +11,9 @@ import (
 )
 
 // activeMembers are the members of a fleet for which a simulation computes steps, like activeNodes in a member. They
-// include the next member to start, and each member in which the plan has started. A member becomes inactive when it
-// is complete and nothing more happens in it. Inactive members are only counted, so that the cost of a simulation
-// grows with the number of steps and not with the number of members.
+// include the next member to start, and each member in which the plan has started. A member becomes inactive when it is
+// complete and has no pending events. Inactive members are only counted, so that the cost of a simulation grows with
+// the number of steps rather than the number of members.
 type activeMembers struct {
 	// members contains the indexes of the active members in the list of all members. That list is sorted by name.
 	members []int
@@ -77,8 +77,8 @@ func (p *Simulation) activateNext() {
 	l.members = slices.Insert(l.members, at, i)
 }
 
-// deactivateComplete deactivates members that are complete and in which nothing more happens. f is the fleet of
-// active members.
+// deactivateComplete deactivates members that are complete and have no pending events. f is the fleet of active
+// members.
 func (p *Simulation) deactivateComplete(f *rollout.Fleet) {
 	l := &p.active
 	if l.waves == nil {

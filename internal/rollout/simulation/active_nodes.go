@@ -11,7 +11,7 @@ import (
 
 // activeNodes are the nodes of a member for which steps are computed. Nodes before the active ones have completed the
 // plan, and nodes after them have not started. As a result, the cost of a simulation grows with the number of steps
-// and not with the number of nodes.
+// rather than the number of nodes.
 type activeNodes struct {
 	hash       string
 	generation int64

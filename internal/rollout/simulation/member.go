@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// Member is a simulated member. It contains the objects in the member's API server. It also contains pending events
-// that are not steps of the plan, such as the end of a Job.
+// Member is a simulated member. It contains the objects in the member's API server, and pending events that are not
+// steps of the plan, such as the end of a Job.
 type Member struct {
 	rollout.Member
 	scenario Cluster
@@ -25,7 +25,7 @@ type Member struct {
 	jobs     map[string]time.Time // the time when each Job ends, by name
 	drains   map[string]time.Time // the time when each drain ends, by node
 	active   *activeNodes
-	// changed is set when something other than a step changes the state.
+	// changed is set when an event other than a step changes the state.
 	changed bool
 }
 
@@ -74,7 +74,7 @@ func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error
 	return nil
 }
 
-// Remove does what an agent does when a plan is removed: it deletes the plan's Jobs and releases its nodes.
+// Remove simulates the removal of a plan by the agent: it deletes the plan's Jobs and releases its nodes.
 func (m *Member) Remove(plan *rollout.Plan, now time.Time) error {
 	m.active, m.changed = nil, true
 	m.Jobs = slices.DeleteFunc(m.Jobs, func(j rollout.Job) bool {

@@ -20,7 +20,7 @@ type Scenario struct {
 	Plan v1.Plan `json:"plan"`
 	// Latest is the version that the channel returns if the plan specifies no version.
 	Latest string `json:"latest,omitempty"`
-	// Start is when the plan starts.
+	// Start is the time when the plan starts.
 	Start metav1.Time `json:"start"`
 	// Durations are the durations for nodes that specify none of their own.
 	Durations Durations `json:"durations"`
@@ -39,9 +39,9 @@ type Durations struct {
 type Cluster struct {
 	Name   string            `json:"name"`
 	Labels map[string]string `json:"labels,omitempty"`
-	// Away is the reason why the hub cannot deliver anything to the member.
+	// Away is the reason why the hub cannot deliver plans to the member.
 	Away string `json:"away,omitempty"`
-	// Hold is the reason why the member does not take part in any plan.
+	// Hold is the reason why the member does not run plans.
 	Hold string `json:"hold,omitempty"`
 	// Window is the member's own time window, such as "Sat,Sun 02:00-06:00 Europe/Berlin".
 	Window string `json:"window,omitempty"`

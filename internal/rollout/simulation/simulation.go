@@ -14,11 +14,11 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// maxSteps is the maximum number of steps of a simulation that would otherwise never end. A real plan with this many
+// maxSteps is the maximum number of steps of a simulation, which might otherwise never end. A real plan with this many
 // steps would take days.
 const maxSteps = 2_000_000
 
-// Event is a step together with the time at which it is taken.
+// Event is a step and the time at which it is performed.
 type Event struct {
 	At time.Time
 	// Cluster is empty if the plan runs in a single cluster. Node is empty if the step affects a whole cluster.
@@ -152,8 +152,8 @@ func (p *Simulation) advance(to time.Time) {
 	}
 }
 
-// settle takes all steps that can be taken now. It returns the reason why no more steps are possible now, and the time
-// when more steps may be possible.
+// settle performs all steps that are possible now. It returns the reason why no more steps are possible now, and the
+// time when more steps may be possible.
 func (p *Simulation) settle() (rollout.Wait, error) {
 	if p.fleet == nil {
 		return p.settleMember(0, p.plan)
@@ -184,7 +184,7 @@ func (p *Simulation) settle() (rollout.Wait, error) {
 	return rollout.Wait{}, fmt.Errorf("simulate plan %s: its steps do not end", p.plan.Name)
 }
 
-// deliver makes a member run the plan that is delivered to it.
+// deliver delivers a plan to a member.
 func (p *Simulation) deliver(f *rollout.Fleet, i int) (rollout.Wait, error) {
 	last, is := &p.delivered[i], delivered{delivery: f.Deliver(&p.Clusters[i]), revision: p.fleet.Revision}
 	switch {
@@ -237,7 +237,7 @@ func (p *Simulation) apply(s *rollout.ClusterStep) error {
 	return p.observe(Event{At: p.Now, Cluster: c.Name, Verb: s.Verb, Note: note})
 }
 
-// settleMember takes all steps in a member that can be taken now.
+// settleMember performs all steps in a member that are possible now.
 func (p *Simulation) settleMember(i int, plan rollout.Plan) (rollout.Wait, error) {
 	m := p.Members[i]
 	take := func(s *rollout.Step) error {

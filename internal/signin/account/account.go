@@ -33,17 +33,17 @@ import (
 // Local is used in place of a provider's name for local Users.
 const Local = "local"
 
-// ErrNotStanding is returned when a user or their provider is disabled, was deleted, or was recreated.
+// ErrNotStanding is returned if a user or the user's provider was disabled, deleted or recreated.
 var ErrNotStanding = errors.New("the user is disabled or no longer exists")
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=users;authproviders,verbs=get;list;watch
 
-// Accounts looks up Users and AuthProviders. It is safe for concurrent use.
+// Accounts looks up Users and AuthProviders. All methods are safe for concurrent use.
 type Accounts struct {
 	// Cache reads Users, AuthProviders, and the password Secrets in Namespace. Live reads them from the API server.
 	Cache, Live client.Reader
 	Namespace   string
-	// Disabled reports whether a User disables a principal. The User names the principal in spec.principal.
+	// Disabled reports whether there is a User that disables the given principal in spec.principal.
 	Disabled func(ctx context.Context, principal string) (bool, error)
 	// Named returns the given groups that bindings refer to.
 	Named func(groups []string) ([]string, error)
@@ -177,8 +177,8 @@ const (
 )
 
 // nameForm matches the names that users may have. Capital letters and letters of other scripts are not allowed, because
-// some of them look like other letters. A colon separates the name from the provider's name, and a slash separates the
-// parts of a path.
+// some of them look like other letters. Colons and slashes are not allowed, because they separate the provider's name
+// and the parts of a path.
 var nameForm = regexp.MustCompile(`^[a-z0-9_]([-a-z0-9._@+']*[a-z0-9_])?$`)
 
 // Principal returns the principal for a user from a provider. It rejects a name that could be mistaken for another
@@ -241,7 +241,7 @@ func (a *Accounts) Password(ctx context.Context, name string) (*v1.User, string,
 	return user, string(secret.Data[v1.UserSecretKey]), nil
 }
 
-// SamePassword returns ErrNotStanding if the digest of the User's password hash has changed. Therefore, setting a new
+// SamePassword returns ErrNotStanding if the digest of the User's password hash has changed. As a result, setting a new
 // password ends all sessions that started with the previous password.
 func (a *Accounts) SamePassword(ctx context.Context, from client.Reader, name, digest string) error {
 	secret := &corev1.Secret{}

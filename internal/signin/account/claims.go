@@ -15,8 +15,8 @@ import (
 
 const (
 	// maxGroups is the maximum size of the groups in a token, in bytes. A user with more groups can still sign in, but
-	// some groups are omitted. If such users were refused, anyone who can edit bindings in one workspace could create
-	// bindings for many groups of users of other workspaces, and thus keep these users from signing in.
+	// some groups are omitted. If such users were refused, anyone who can edit bindings in one workspace could prevent
+	// users of other workspaces from signing in, by creating bindings for many of their groups.
 	maxGroups = 6 << 10
 	// maxID is the maximum size of a provider user's ID, in bytes.
 	maxID = 255
@@ -35,7 +35,7 @@ type Claims struct {
 	Provider    string    `json:"v,omitempty"`
 	ProviderUID types.UID `json:"w,omitempty"`
 	Groups      []string  `json:"g,omitempty"`
-	// State is secret data that only the connector understands.
+	// State is secret data for the connector. Its format is opaque.
 	State []byte `json:"x,omitempty"`
 	// Notice is a message for the user.
 	Notice string `json:"m,omitempty"`

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// bound defines how many failures cause no delay. It also defines the maximum delay after further failures.
+// bound defines the number of failures that cause no delay, and the maximum delay after more failures.
 type bound struct {
 	free int
 	max  time.Duration
@@ -22,12 +22,11 @@ type bound struct {
 var bounds = [3]bound{{5, 15 * time.Minute}, {50, time.Minute}, {50, time.Minute}}
 
 const (
-	// first is the delay after the first failure beyond the bound. Each further failure doubles the delay.
+	// first is the delay after the first failure beyond the bound. Each additional failure doubles the delay.
 	first = time.Second
 	// forget is the time since the last failure after which the count restarts.
 	forget = time.Hour
-	// remembered is the maximum number of counts that are kept. The counts with the most recent failures take
-	// precedence.
+	// remembered is the maximum number of counts that are kept. The counts with the most recent failures are kept.
 	remembered = 16 << 10
 )
 
@@ -37,7 +36,7 @@ type failures struct {
 	last  time.Time
 }
 
-// Log remembers failed attempts. Create one with New. It is safe for concurrent use.
+// Log counts failed attempts. Use New to create a Log. It is safe for concurrent use.
 type Log struct {
 	mu    sync.Mutex // guards the values in the cache
 	known *lru.Cache
@@ -66,8 +65,8 @@ func (a Attempt) keys() []key {
 	return []key{{0, a.User, a.Source}, {1, a.User, ""}, {2, "", a.Source}}
 }
 
-// Begin counts an attempt as failed before it is made, so that many concurrent attempts cannot all pass. Succeeded and
-// Withdrawn undo this. If the attempt must not be made yet, Begin returns how long to wait.
+// Begin counts an attempt as failed before it is made, so that concurrent attempts cannot bypass the limit. Succeeded
+// and Withdrawn undo this. If the attempt must not be made yet, Begin returns how long to wait.
 func (l *Log) Begin(a Attempt, now time.Time) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,7 +86,8 @@ func (l *Log) Begin(a Attempt, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// Succeeded forgets the user's failures at this address or device, and removes the attempt from the other counts.
+// Succeeded resets the count of the user's failures at this address or device, and removes the attempt from the other
+// counts.
 func (l *Log) Succeeded(a Attempt, now time.Time) { l.takeBack(a, now, true) }
 
 // Withdrawn removes an attempt whose password was not checked.

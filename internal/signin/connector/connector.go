@@ -34,8 +34,8 @@ type User struct {
 	State []byte
 }
 
-// Connector represents an upstream. Connectors may also implement other interfaces in this package. Each of these
-// interfaces is a way to query users.
+// Connector represents an upstream. Connectors also implement at least one of the other interfaces in this package,
+// which are different ways to query users.
 type Connector interface {
 	// Check reports whether the upstream can be queried. It does not need a user.
 	Check(ctx context.Context) error
@@ -45,7 +45,7 @@ type Connector interface {
 // Refresher, a user's session ends when its first token expires.
 type Refresher interface {
 	Connector
-	// Refresh returns the current description of the user, or ErrRefused if the upstream no longer lets the user in.
+	// Refresh returns the current description of the user, or ErrRefused if the upstream no longer accepts the user.
 	Refresh(ctx context.Context, last User) (User, error)
 }
 
@@ -59,7 +59,7 @@ type Password interface {
 // Redirect is an upstream that has its own login page.
 type Redirect interface {
 	Connector
-	// Begin returns the address of the login page. The upstream sends the browser back to callback with state. private
+	// Begin returns the address of the login page. The upstream redirects the browser back to callback with state. private
 	// is the data that Finish needs about this login, such as a nonce and a PKCE verifier. The caller keeps it sealed.
 	Begin(ctx context.Context, callback, state string) (address string, private []byte, err error)
 	// Finish returns the user whom the upstream's response identifies. The caller has checked the state.

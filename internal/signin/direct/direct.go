@@ -99,7 +99,8 @@ func (a *Access) Denied(ctx context.Context) (denied []string, again time.Time, 
 	return denied, again, nil
 }
 
-// stands reports whether a session has not been revoked and its user may still sign in. It reads only from the cache.
+// stands reports whether a session is valid: it has not been revoked, and its user may still sign in. It reads only
+// from the cache.
 func (a *Access) stands(ctx context.Context, s session.Session) (bool, error) {
 	if s.Revoked() {
 		return false, nil
@@ -114,8 +115,7 @@ func (a *Access) stands(ctx context.Context, s session.Session) (bool, error) {
 	return err == nil, err
 }
 
-// KeepDeleted recreates the Secret of a session if the Secret is deleted while members may still accept the session's
-// tokens.
+// KeepDeleted recreates the Secret of a session that was deleted while members may still accept the session's tokens.
 func (a *Access) KeepDeleted(ctx context.Context, deleted client.Object) error {
 	secret, ok := deleted.(*corev1.Secret)
 	if !ok || !a.Decides(deleted) || !a.Now().Before(session.TimeOf(secret, session.KeyDirect)) {
@@ -124,10 +124,10 @@ func (a *Access) KeepDeleted(ctx context.Context, deleted client.Object) error {
 	return a.Sessions.Restore(ctx, session.Session{Secret: secret})
 }
 
-// Changes reports whether an event may change the sessions and keys that members are informed about. The event's object
-// must satisfy Decides. The parameter before is nil for a created object, and after is nil for a deleted one. If an
-// event only records a new token in a session that has not been revoked, Changes returns false. Such events are
-// frequent, because each new token for direct access causes one.
+// Changes reports whether an event may change the sessions and keys that are sent to members. The event's object must
+// satisfy Decides. The parameter before is nil for a created object, and after is nil for a deleted one. Changes
+// returns false if an event only records a new token in a session that has not been revoked. Such events are frequent,
+// because each new token for direct access causes one.
 func (a *Access) Changes(ctx context.Context, before, after client.Object) bool {
 	is := func(o client.Object) *session.Session {
 		if secret, ok := o.(*corev1.Secret); ok && secret.Labels[v1.LabelSecretKind] == v1.SecretKindSession {
@@ -152,8 +152,8 @@ func (a *Access) Changes(ctx context.Context, before, after client.Object) bool 
 	return told(now) || was != nil && told(was)
 }
 
-// Decides reports whether a Secret affects direct access. Such a Secret holds a session with tokens for direct access,
-// the keys, or a user's password.
+// Decides reports whether a Secret affects direct access because it holds a session with tokens for direct access, the
+// keys, or a user's password.
 func (a *Access) Decides(o client.Object) bool {
 	if o.GetNamespace() != a.Accounts.Namespace {
 		return false

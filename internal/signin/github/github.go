@@ -3,9 +3,9 @@
 
 // Package github queries GitHub, or a GitHub Enterprise Server, for a user and the user's organizations and teams.
 //
-// It sends requests to three endpoints of the REST API with net/http. It does not use go-github v88, because that
-// library would add 0.7 MB and two modules to the binary and does not limit the size of responses. golang.org/x/oauth2
-// builds the login URL and redeems the code.
+// It uses only three endpoints of the REST API. It therefore does not use go-github v88, which would add 0.7 MB and two
+// modules to the binary and does not limit the size of responses. golang.org/x/oauth2 builds the login URL and redeems
+// the code.
 package github
 
 import (

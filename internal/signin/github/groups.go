@@ -22,8 +22,8 @@ const (
 	maxLink   = 8 << 10
 )
 
-// groups returns the organizations of which the user is an active member. It also returns the user's teams in these
-// organizations, in the format organization/team. It also returns a notice if GitHub omitted some organizations.
+// groups returns the organizations of which the user is an active member, and the user's teams in these organizations,
+// in the format organization/team. It also returns a notice if GitHub omitted some organizations.
 func (c *Connector) groups(ctx context.Context, token string) (groups []string, notice string, err error) {
 	type organization struct {
 		Login string `json:"login"`
@@ -73,8 +73,8 @@ func (c *Connector) groups(ctx context.Context, token string) (groups []string, 
 // request. This happens if the user has not authorized the app in the organization's SAML single sign-on.
 const headerSSO = "X-GitHub-SSO"
 
-// leftOut is a notice for users and the log. It does not name the omitted organizations, because GitHub identifies them
-// only by number.
+// leftOut is a notice for users and the log. It does not name the omitted organizations, because GitHub reports only
+// their numbers.
 const leftOut = "GitHub left out organizations that require SAML single sign-on, and their teams: " +
 	"sign in through their single sign-on at GitHub, authorize this app there, and sign in here again"
 

@@ -58,7 +58,7 @@ func proves(verifier, challenge string) bool {
 }
 
 // Begin starts a session for a code. It returns the session, and a refresh token if the client requested one. If a code
-// is redeemed twice, one of the two clients has stolen it, so Begin revokes the session.
+// is redeemed twice, one of the two clients must have stolen it, so Begin revokes the session.
 func (s *Server) Begin(ctx context.Context, keys *keyring.Keys, c session.Code) (session.Session, string, error) {
 	none := session.Session{}
 	err := s.Accounts.Standing(ctx, s.Accounts.Cache, c.Claims)

@@ -119,7 +119,7 @@ func (s *Server) redeemDevice(ctx context.Context, keys *keyring.Keys, fields ur
 }
 
 // take assigns an approved session to the device. It returns the first refresh token, if the device requested one. If a
-// device code is redeemed twice, one of the two clients has stolen it, so take revokes the session.
+// device code is redeemed twice, one of the two clients must have stolen it, so take revokes the session.
 func (s *Server) take(
 	ctx context.Context, keys *keyring.Keys, c deviceCode, id string,
 ) (of session.Session, first string, err error) {
@@ -168,7 +168,7 @@ const (
 	codesPerSecondOfSource, codesOfOneAtOnce = 0.5, 10
 )
 
-// maxPolls is the maximum number of devices whose last poll is remembered.
+// maxPolls is the maximum number of devices whose last poll is stored.
 const maxPolls = 8192
 
 // deviceLimits limits the load from devices on one replica.

@@ -97,8 +97,8 @@ func (s *Server) parseExchange(fields url.Values) (audience string, err error) {
 }
 
 // giveDirect issues a token that lets the user of a session reach a cluster without the hub. Such a token is not valid
-// for the hub, and lives longer than other tokens. The session records when the last of these tokens expires, because
-// until that time, members must be informed if the session ends.
+// for the hub, and is valid for longer than other tokens. The session records when the last of these tokens expires,
+// because members must be notified if the session ends before that.
 func (s *Server) giveDirect(
 	ctx context.Context, keys *keyring.Keys, t accesstoken.Verified, id identity.Identity, cluster string,
 ) (Granted, error) {

@@ -45,7 +45,7 @@ const (
 	grantExchange = "urn:ietf:params:oauth:grant-type:token-exchange"
 )
 
-// contended is how often a write to a session is retried if another replica has written the session.
+// contended is the number of times that a write to a session is retried if another replica has written the session.
 const contended = 4
 
 // Types returns the grant types that the issuer supports.
@@ -171,8 +171,8 @@ func (s *Server) give(keys *keyring.Keys, of session.Session, nonce, refresh str
 	}, nil
 }
 
-// orRefused returns err if the revocation failed, and the refusal otherwise. A client must not be told that a session
-// has ended until the revocation has succeeded.
+// orRefused returns err if the revocation failed, and the refusal otherwise. The response must not say that a session
+// has ended unless the revocation has succeeded.
 func orRefused(err, refusal error) error {
 	if err != nil {
 		return err
@@ -180,8 +180,8 @@ func orRefused(err, refusal error) error {
 	return refusal
 }
 
-// revoke ends the session of a token (RFC 7009). Anyone who has a token may end its session. This is desirable even if
-// the token was lost and another person found it.
+// revoke ends the session of a token (RFC 7009). Anyone who has a token may end its session, including a person who
+// found a lost token.
 func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 	serve(s, w, r, func(r *http.Request, fields url.Values) (struct{}, error) {
 		return struct{}{}, s.end(r, fields) // RFC 7009 requires a success response for an invalid token

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/session"
 )
 
-// askingPause is the polling interval while another replica queries the provider.
+// askingPause is the polling interval while waiting for another replica that queries the provider.
 const askingPause = 100 * time.Millisecond
 
 // refreshGate returns a gate for sessions of users from providers. It lets one request at a time refresh a session.

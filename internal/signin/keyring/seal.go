@@ -18,7 +18,7 @@ import (
 // provider's state.
 const maxSealed = 24 << 10
 
-// errSealed means that a value was not sealed for this purpose with one of the keys, or was changed afterwards.
+// errSealed means that a value was not sealed for this purpose with one of the keys, or was modified.
 var errSealed = errors.New("the value was not sealed by this hub")
 
 // sealer encrypts values that a client carries but must not read or change. It is safe for concurrent use.
@@ -48,7 +48,7 @@ func newSealer(keys ...[]byte) (*sealer, error) {
 	return s, nil
 }
 
-// Seal encrypts a value for a purpose. The result cannot be opened for any other purpose.
+// Seal encrypts a value for a purpose. Open fails for any other purpose.
 func (s *sealer) Seal(purpose string, value any) (string, error) {
 	plain, err := json.Marshal(value)
 	if err != nil {

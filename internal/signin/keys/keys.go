@@ -22,8 +22,7 @@ import (
 )
 
 const (
-	// Lead is how long a key is published before it signs tokens, so that every cache of the set contains the key by
-	// then.
+	// Lead is how long a key is published before it signs tokens, so that all caches contain the key by then.
 	Lead = time.Hour
 	// Lifetime is how long a key signs tokens.
 	Lifetime = 30 * 24 * time.Hour

@@ -44,9 +44,9 @@ type Config struct {
 type Users struct {
 	// Base is the DN below which users are searched.
 	Base string
-	// Filter finds a user. {name} is replaced with the escaped name that the user entered. An example is
-	// (&(objectClass=person)(uid={name})). On a refresh, {name} is replaced with *, so the rest of the filter
-	// determines which users may refresh.
+	// Filter finds a user, for example (&(objectClass=person)(uid={name})). {name} is replaced with the escaped name that
+	// the user entered. On a refresh, {name} is replaced with *, so the rest of the filter determines which users may
+	// refresh.
 	Filter string
 	// ID is the attribute that identifies a user, such as entryUUID, ipaUniqueID or objectGUID. Its values must never
 	// be assigned to another user.
@@ -75,9 +75,9 @@ type Groups struct {
 	Source Source
 	// Base is the DN below which groups are searched. Groups outside Base are ignored.
 	Base string
-	// Filter finds the groups that contain a user. For nested groups, it finds the groups that contain another group.
-	// {dn} is the DN of the user or group, and {name} is the name of the user. TokenGroups does not use the filter.
-	// MemberOf needs it only for nested groups, where the default is (member={dn}).
+	// Filter finds the groups that contain a user or, for nested groups, another group. {dn} is the DN of the user or
+	// group, and {name} is the name of the user. TokenGroups does not use the filter. MemberOf uses it only for nested
+	// groups, with the default (member={dn}).
 	Filter string
 	// Name is the attribute that holds the name of a group. Principals contain the value in lower case. The value must
 	// be unique below Base. With MemberOf, the name is taken from the first component of the group's DN.

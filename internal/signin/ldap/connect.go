@@ -27,7 +27,7 @@ const (
 	maxNesting = 32
 	// maxTraffic is the maximum number of bytes that are read from a connection.
 	maxTraffic = 32 << 20
-	// maxConnections is the maximum number of connections to a provider. Further requests wait.
+	// maxConnections is the maximum number of connections to a provider. Additional requests wait.
 	maxConnections = 8
 )
 
@@ -71,7 +71,7 @@ func (c *Connector) connect(ctx context.Context) (*session, error) {
 			return s, nil
 		}
 		failures = append(failures, err)
-		// All servers would reject the service account in the same way, and further attempts could lock the account.
+		// All servers would reject the service account in the same way, and more attempts could lock the account.
 		if ctx.Err() != nil || !unavailable(err) {
 			break
 		}

@@ -14,7 +14,7 @@ import (
 
 const (
 	// maxGroups is the maximum number of a user's groups. The hub refuses a user who is in more groups, because an
-	// arbitrary subset of the groups would grant different rights each time.
+	// arbitrary subset of the groups could grant different rights each time.
 	maxGroups = 20_000
 	// batch is the number of groups in one filter.
 	batch = 100

@@ -54,9 +54,9 @@ func changed(entry *goldap.Entry) string {
 // refusal returns the reason why an account currently may not be used, or "" if there is no reason. An attribute that
 // cannot be parsed is also a reason.
 //
-// A lock caused by wrong passwords is not a reason. If it were, anyone could end a user's sessions by entering wrong
-// passwords. Only the directory knows when such a lock expires, and the attributes of the lock remain until the next
-// bind. A bind with the user's password fails while the account is locked.
+// A lock caused by wrong passwords is not a reason. Otherwise, anyone could end a user's sessions by entering wrong
+// passwords. Besides, only the directory knows when such a lock expires, and the attributes of the lock remain until
+// the next bind. A bind with the user's password fails while the account is locked.
 func refusal(entry *goldap.Entry, now time.Time) string {
 	value := entry.GetEqualFoldAttributeValue
 	number := func(attribute string) int64 {
@@ -89,8 +89,8 @@ func refusal(entry *goldap.Entry, now time.Time) string {
 	return ""
 }
 
-// lockedForGood reports whether a value of pwdAccountLockedTime means that only an administrator can unlock the
-// account. This special value is 000001010000Z. Other values are the time when wrong passwords locked the account.
+// lockedForGood reports whether pwdAccountLockedTime has the special value 000001010000Z, which means that only an
+// administrator can unlock the account. Other values are the time when wrong passwords locked the account.
 func lockedForGood(value string) bool {
 	if value == "" {
 		return false

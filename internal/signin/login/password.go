@@ -42,12 +42,12 @@ const (
 type passwords struct {
 	attempts *attempts.Log
 	// known is the queue for users who have signed in with the same browser before, and strangers is the queue for all
-	// other logins. Attackers who guess passwords from elsewhere therefore do not delay users with known browsers.
+	// other logins. Attackers who guess passwords therefore do not delay users with known browsers.
 	known, strangers *limit.Gate
 }
 
 func newPasswords() passwords {
-	// Half of the processors stay free for other work. Checking a password takes 19 MiB of memory.
+	// Half of the processors remain available for other work. Checking a password takes 19 MiB of memory.
 	strangers := max(1, runtime.GOMAXPROCS(0)/2)
 	return passwords{attempts: attempts.New(), known: hashGate(1), strangers: hashGate(strangers)}
 }
@@ -95,7 +95,7 @@ func (p *Pages) checkPassword(ctx context.Context, a attempt) outcome {
 	return outcome{claims: claims, browser: known}
 }
 
-// verify reports whether a password matches a hash. It takes just as long for a user who does not exist.
+// verify reports whether a password matches a hash. It takes the same time for a user who does not exist.
 func (p passwords) verify(ctx context.Context, try attempts.Attempt, hash, secret string) (bool, error) {
 	gate, requester := p.strangers, limit.Requester{User: try.Source}
 	if try.Device != "" {

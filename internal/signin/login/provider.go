@@ -38,7 +38,7 @@ func stateOf(redirect connector.Redirect) string {
 	return stateField
 }
 
-// departure describes the login for which a browser was redirected to a provider. The hub seals it and sends it to the
+// departure describes a login for which a browser was redirected to a provider. The hub seals it and sends it to the
 // provider as the state.
 type departure struct {
 	Request  authorization `json:"a"`
@@ -70,7 +70,7 @@ func (p *Pages) chosen(w http.ResponseWriter, r *http.Request) (*v1.AuthProvider
 	return nil, nil
 }
 
-// leave redirects the browser to a provider. The hub stores nothing, because the state contains the sealed
+// leave redirects the browser to a provider. The hub does not store any data, because the state contains the sealed
 // authorization request.
 func (p *Pages) leave(w http.ResponseWriter, r *http.Request) {
 	keys := p.keys(w, r)
@@ -166,8 +166,8 @@ func (p *Pages) callback(w http.ResponseWriter, r *http.Request) {
 	p.take(w, r, keys, answer, answer.Get(stateField))
 }
 
-// postedCallback handles a provider's response that the browser posts as a form. Browsers send no cookies with a form
-// from another site. Therefore the hub returns its own form with the same fields, and the user submits the hub's form.
+// postedCallback handles a provider's response that the browser posts as a form. Browsers do not send cookies with a
+// form from another site, so the hub returns its own form with the same fields for the user to submit.
 func (p *Pages) postedCallback(w http.ResponseWriter, r *http.Request) {
 	provider, redirect := p.chosen(w, r)
 	if provider == nil {

@@ -71,7 +71,7 @@ func tooManyAttempts(user string, wait time.Duration) outcome {
 	}}
 }
 
-// turnedAway returns the outcome for a user whom a provider has refused, or whose provider failed.
+// turnedAway returns the outcome for a user whom a provider refused, or whose provider failed.
 func turnedAway(provider *v1.AuthProvider, err error) outcome {
 	f := failure{
 		status: http.StatusBadGateway, reason: "Unavailable",
@@ -198,7 +198,7 @@ func (p *Pages) choose(ctx context.Context, shown *page.Login) error {
 	return nil
 }
 
-// asks returns HTML that tells the user which client is asking the user to sign in.
+// asks returns HTML that names the client for which the user signs in.
 func (p *Pages) asks(a authorization) string {
 	switch {
 	case a.Device != "":

@@ -28,8 +28,8 @@ const (
 	PathPage = "/ui/"
 )
 
-// ClientID is the only client ID. kubectl and all plugins that sign in for it use this ID. The client is public and has
-// no secret, so it must use PKCE.
+// ClientID is the only client ID. kubectl and its sign-in plugins use this ID. The client is public and has no secret,
+// so it must use PKCE.
 const ClientID = "kubectl"
 
 // The scopes that the issuer supports. Other scopes are ignored. ScopeOffline does not require prompt=consent, because
@@ -54,7 +54,7 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.Code + ": " + e.Description }
 
-// Later is an Error for a request that can be repeated after a delay.
+// Later is an Error for a request that can be retried after a delay.
 type Later struct {
 	After time.Duration
 	Err   Error

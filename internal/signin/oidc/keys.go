@@ -17,8 +17,8 @@ import (
 // checked with every key, and no deadline interrupts these checks. go-jose limits the size of each key.
 const maxKeys = 64
 
-// boundAnswer reads the body of a response into memory. It returns an error if the libraries would allocate a lot of
-// memory to decode the body. The libraries decode JSON into maps, and parse other content as a form.
+// boundAnswer reads the body of a response into memory. It returns an error if decoding the body would take a lot of
+// memory. The libraries decode JSON into maps, and parse other content as a form.
 func boundAnswer(response *http.Response) (*http.Response, error) {
 	defer response.Body.Close()
 	raw, err := io.ReadAll(http.MaxBytesReader(nil, response.Body, maxBody))

@@ -121,10 +121,10 @@ func (c *Connector) user(ctx context.Context, p *provider, subject string, claim
 	}, nil
 }
 
-// overage returns a notice if the provider omitted a user's groups because the user has too many. For example, Entra ID
-// omits more than 200 groups. The token then contains a distributed claim in place of the groups, or only a claim that
-// the user has many groups. The hub does not follow distributed claims, because it would have to send a request to an
-// address from a token. The omitted groups therefore grant the user nothing.
+// overage returns a notice if the provider omitted a user's groups because there are too many, as Entra ID does for
+// more than 200 groups. The token then contains a distributed claim in place of the groups, or only a claim that the
+// user has many groups. The hub does not follow distributed claims, because it would have to send a request to an
+// address from a token. The omitted groups therefore grant no rights.
 func (c *Connector) overage(claims map[string]json.RawMessage) string {
 	if _, ok := claims[c.GroupsClaim]; ok {
 		return ""
@@ -183,8 +183,8 @@ func (c *Connector) read(claims map[string]json.RawMessage) (name string, groups
 	return name, groups, nil
 }
 
-// lower converts an ASCII capital letter to lower case. It does not change other letters. Names cannot contain other
-// letters. Some of the other letters, such as the Kelvin sign, become ASCII letters in lower case.
+// lower converts an ASCII capital letter to lower case. It does not change other letters, which names cannot contain,
+// because some of them, such as the Kelvin sign, become ASCII letters in lower case.
 func lower(r rune) rune {
 	if 'A' <= r && r <= 'Z' {
 		return r + ('a' - 'A')
@@ -233,8 +233,8 @@ func outline(err error) error {
 	return errors.New("its response is malformed or incomplete")
 }
 
-// brief limits the length of an error's text, and removes unprintable characters and secrets. This is necessary because
-// the libraries quote response bodies.
+// brief limits the length of an error's text, and removes unprintable characters and secrets, because the libraries
+// quote response bodies.
 func brief(err error, secrets ...string) error {
 	const most = 256
 	text := err.Error()

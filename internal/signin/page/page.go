@@ -42,7 +42,7 @@ const deviceForm = `<form method="get" action="/v1/auth/device">
 
 // Login is the content of a login page.
 type Login struct {
-	// Request is the sealed authorization request. Asks is HTML that tells the user who made the request.
+	// Request is the sealed authorization request. Asks is HTML that names the client that made the request.
 	Request, Asks string
 	// User is the initial value of the user name field. Message explains why the last attempt failed.
 	User, Message string
@@ -70,8 +70,8 @@ func (p Login) accounts() string {
 	return b.String()
 }
 
-// links returns links to the providers' login pages. Forms instead of links would require a form-action policy that
-// lists the address of every provider.
+// links returns links to the providers' login pages. It does not use forms, because they would require a form-action
+// policy with the address of every provider.
 func (p Login) links() string {
 	if len(p.Links) == 0 {
 		return ""
@@ -86,7 +86,7 @@ func (p Login) links() string {
 	return b.String()
 }
 
-// AsksForDevice returns HTML that tells the user which device is asking to act as the user.
+// AsksForDevice returns HTML that names the device that requests the user's rights.
 func AsksForDevice(code string) string {
 	return `<p>A program on another device asks to act as you. It shows this code:</p>
 <p class="code">` + html.EscapeString(usercode.Format(code)) + `</p>

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/crypto/argon2"
 )
 
-// Parameters for new hashes. They are the first choice in OWASP's recommendation. The parameters in RFC 9106 use more
-// memory for a single hash than the idle manager uses.
+// Parameters for new hashes, as recommended by OWASP. The parameters in RFC 9106 would use more memory for a single
+// hash than the idle manager uses in total.
 const (
 	memory  = 19 << 10 // KiB
 	passes  = 2
@@ -25,8 +25,8 @@ const (
 	hashLen = 32
 )
 
-// Limits on a stored hash. They prevent a user who can write a hash from making the manager use an arbitrary amount of
-// memory.
+// Limits on a stored hash. They are needed because a user who can write a hash could otherwise make the manager use any
+// amount of memory.
 const (
 	maxMemory = 64 << 10 // KiB
 	maxPasses = 4
@@ -35,7 +35,7 @@ const (
 	MaxHash = 512
 )
 
-// Max and Min limit the length of a password, in bytes.
+// Max and Min are the maximum and minimum length of a password, in bytes.
 const (
 	Min = 12
 	Max = 256
@@ -44,8 +44,8 @@ const (
 // ErrHash means that a stored hash is malformed or exceeds the limits of this package.
 var ErrHash = errors.New("the hash is not of the form $argon2id$v=19$m=…,t=…,p=…$<salt>$<hash> within the bounds")
 
-// Random returns a new password with 130 bits of entropy. It is 26 characters long. Letters and digits that look alike
-// are not used.
+// Random returns a new password of 26 characters, with 130 bits of entropy. It omits letters and digits that look
+// alike.
 func Random() string { return strings.ToLower(rand.Text()) }
 
 // Hash returns the hash of a password in the form that is stored.
@@ -60,8 +60,8 @@ func Hash(password string) (string, error) {
 		base64.RawStdEncoding.EncodeToString(salt[:]), base64.RawStdEncoding.EncodeToString(sum)), nil
 }
 
-// Nothing returns a hash that no password matches. It is used for users who do not exist, because verifying a password
-// then takes the same amount of time.
+// Nothing returns a hash that no password matches. It is used for users who do not exist, so that verifying a password
+// takes the same amount of time.
 func Nothing() string {
 	zero := func(n int) string { return base64.RawStdEncoding.EncodeToString(make([]byte, n)) }
 	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, memory, passes, lanes, zero(saltLen),

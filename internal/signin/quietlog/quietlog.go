@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package quietlog contains a log that anonymous clients cannot fill.
+// Package quietlog contains a logger that anonymous clients cannot flood.
 package quietlog
 
 import (
@@ -23,7 +23,7 @@ func New(log logr.Logger) *Log {
 	return &Log{Logger: log, seldom: rate.Sometimes{First: 1, Interval: time.Second}}
 }
 
-// Complain logs an error on the hub's side. It logs at most one message per second.
+// Complain logs an error that occurred on the hub. It logs at most one message per second.
 func (l *Log) Complain(err error, what string) {
 	l.seldom.Do(func() { l.Error(err, what) })
 }

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// Grace is how long a rotated token can still be exchanged for its replacement. Some clients lose the response, and
-	// others send two requests at the same time. For example, kubectl runs exec plugins in parallel.
+	// Grace is how long a rotated token can still be exchanged for its replacement. This allows for clients that lose the
+	// response, and for clients that send two requests at the same time, such as kubectl, which runs exec plugins in
+	// parallel.
 	Grace = time.Minute
-	// Pause is the minimum interval between rotations in a session. It prevents a client from making the hub write
-	// continuously.
+	// Pause is the minimum interval between rotations in a session. It limits the writes that a client can cause.
 	Pause = time.Second
 	// Len is the length of a token, in bytes.
 	Len = len(prefix) + 2*sessionLen + 1 + 2*secretLen
@@ -90,7 +90,7 @@ func Parse(raw string) (t Token, ok bool) {
 	return t, true
 }
 
-// State is the stored state of a session's tokens. No token can be derived from the state.
+// State is the stored state of a session's tokens. The tokens cannot be derived from it.
 type State struct {
 	// Family, Present and Former are the SHA-256 hashes of the family, of the current secret, and of the previous
 	// secret.

@@ -46,7 +46,7 @@ const (
 	defaultTTL = 30 * 24 * time.Hour
 	// minTTL is the minimum lifetime of a token.
 	minTTL = time.Minute
-	// seen limits how long the hub waits for a new token to appear in the cache before it responds.
+	// seen is how long the hub waits for a new token to appear in the cache before it responds.
 	seen = 5 * time.Second
 )
 

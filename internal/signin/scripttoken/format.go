@@ -56,7 +56,7 @@ func Generate(key []byte, now time.Time) (t Token, raw string, err error) {
 	return t, raw, nil
 }
 
-// Is reports whether a string looks like a script token, even if its secret was truncated or changed. Such a string
+// Is reports whether a string looks like a script token, even if its secret was truncated or modified. Such a string
 // must not be sent to any other service.
 func Is(raw string) bool {
 	rest, ok := strings.CutPrefix(raw, prefix)

@@ -47,7 +47,7 @@ const (
 	// usedEvery is the minimum interval between two updates of a token's last use.
 	usedEvery = time.Hour
 	// usesPerSecond limits how often one replica records that a token was used. maxUses is the maximum number of recent
-	// records that a replica remembers.
+	// records that a replica keeps.
 	usesPerSecond, maxUses = 1, 4096
 	useTimeout             = 10 * time.Second
 )
@@ -193,7 +193,7 @@ func (s *Server) secretOf(ctx context.Context, given Token) (*corev1.Secret, err
 }
 
 // noteUse records the time when a token was last used. It writes at most once per usedEvery for each token, and limits
-// the rate of all writes to usesPerSecond. If the limit is reached, only a later use is recorded.
+// the rate of all writes to usesPerSecond. If the limit has been reached, the use is not recorded.
 func (s *Server) noteUse(t stored) {
 	now := s.Now()
 	if now.Sub(t.used) < usedEvery {

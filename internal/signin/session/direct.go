@@ -55,8 +55,8 @@ func (s *Store) IsDirect(o client.Object) bool {
 		len(secret.Data[KeyDirect]) > 0
 }
 
-// Restore recreates a deleted session as a revoked session. Members may still accept the session's tokens. Without the
-// Secret, members would not be informed that the session has ended.
+// Restore recreates a deleted session as a revoked session, so that members that may still accept the session's tokens
+// are notified that the session has ended.
 func (s *Store) Restore(ctx context.Context, deleted Session) error {
 	data := map[string][]byte{KeyRevoked: []byte("true")}
 	for _, key := range []string{KeyUID, KeyBegun, KeyEnds, KeyPrincipal, KeyProvider, KeyProviderUID, KeyDirect} {

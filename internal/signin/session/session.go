@@ -41,10 +41,10 @@ const (
 	KeyKeys     = "keys"
 	KeyPassword = "password"
 	KeyRefresh  = "refresh"
-	// KeyAwaited marks a session that a user has approved and whose device has not fetched its tokens yet.
+	// KeyAwaited marks a session that a user has approved, but whose device has not fetched its tokens yet.
 	KeyAwaited = "awaited"
 	// KeyDirect holds the time until which members may accept tokens of the session without the hub. The Secret is kept
-	// until that time, so that members can be informed if the session ends.
+	// until that time, so that members can be notified if the session ends.
 	KeyDirect = "direct"
 	// KeyAsking holds the time when a replica started to query the session's provider.
 	KeyAsking = "asking"

@@ -34,8 +34,8 @@ const (
 	WriteLimit = 10 * time.Second
 	// CodeLifetime is the lifetime of an authorization code.
 	CodeLifetime = time.Minute
-	// A session is kept for at least the duration replay to show that the session's code has been redeemed. It is
-	// longer than CodeLifetime, because the clocks of replicas may differ.
+	// replay is the minimum time for which a session is kept to show that its code has been redeemed. It is longer than
+	// CodeLifetime, because the clocks of replicas may differ.
 	replay = 2 * CodeLifetime
 	// unseenPerSecond limits how often clients can cause reads from the API server by asking for sessions that are not
 	// in the cache.
@@ -186,8 +186,8 @@ func (s *Store) Revoke(ctx context.Context, id string) error {
 
 // makeRoom deletes sessions of a user to make room for a new one. It first deletes sessions that have ended, then
 // sessions without refresh tokens, and then the sessions that have been unused for the longest time. It keeps sessions
-// whose code could be redeemed again, so a user who signs in too often has to wait. A login that starts before the
-// previous session is in the cache may leave one session too many. The next login deletes this session.
+// whose code could be redeemed again, so a user who signs in too often has to wait. If a login starts before the
+// previous session is in the cache, one session too many may remain until the next login.
 func (s *Store) makeRoom(ctx context.Context, next Session) error {
 	var sessions corev1.SecretList
 	user := next.User()
@@ -243,8 +243,8 @@ func removable(all []corev1.Secret, now time.Time) []corev1.Secret {
 const (
 	// AskLimit limits how long a refresh waits for a session's provider.
 	AskLimit = 6 * time.Second
-	// askedFor is how long one request has the exclusive right to query a session's provider. If a replica stops during
-	// a query, the right expires after this time, and other replicas can query the provider.
+	// askedFor is how long one request has the exclusive right to query a session's provider. The right expires so that
+	// other replicas can query the provider if a replica stops during a query.
 	askedFor = AskLimit + 2*time.Second
 )
 
@@ -267,8 +267,8 @@ func (s *Store) ClaimAsking(ctx context.Context, session Session) error {
 	return nil
 }
 
-// EndAsking lets other replicas query the provider after the provider has failed to respond. If the session cannot be
-// written, the other replicas have to wait for askedFor.
+// EndAsking releases the right from ClaimAsking after the provider has failed to respond. If the session cannot be
+// written, other replicas have to wait for askedFor.
 func (s *Store) EndAsking(ctx context.Context, session Session) {
 	delete(session.Data, KeyAsking)
 	if err := s.client.Update(ctx, session.Secret); err != nil {

@@ -20,12 +20,12 @@ const (
 	// Lifetime is the minimum lifetime of a code. Depending on when a code was generated, it may be valid for up to
 	// twice that time.
 	Lifetime = 10 * time.Minute
-	// letters are the letters in codes. They include no vowels, so that codes do not spell words, and no letters that
-	// look alike (RFC 8628, section 6.1).
+	// letters are the letters that codes consist of. There are no vowels, so that codes do not spell words, and no letters
+	// that look alike (RFC 8628, section 6.1).
 	letters = "BCDFGHJKLMNPQRSTVWXZ"
-	// The constants random and checked are the numbers of random letters and check letters in a code. The random
-	// letters contain 39 bits. The check letters prove that this hub generated the code recently. The hub can therefore
-	// detect wrong codes without storing an object for each code.
+	// The constants random and checked are the numbers of random letters and check letters in a code. The random letters
+	// contain 39 bits. The check letters prove that this hub generated the code recently, so the hub can detect wrong
+	// codes without storing an object for each code.
 	random, checked = 9, 3
 	// maxTyped is the maximum length of a user's input, in bytes.
 	maxTyped = 64
@@ -79,8 +79,8 @@ func Format(code string) string {
 	return code[:4] + "-" + code[4:8] + "-" + code[8:]
 }
 
-// Session returns the ID of the session for a code. The hub uses this ID to find the session, because the hub knows
-// only the code when the user approves the device and when the device polls.
+// Session returns the ID of the session for a code. With this ID, the hub can find the session when the user approves
+// the device and when the device polls, because only the code is known then.
 func Session(code string) string {
 	sum := sha256.Sum256([]byte("drover user code " + code))
 	return hex.EncodeToString(sum[:16])

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// costLimit is the maximum cost of one expression. Anyone who can get a token signed can cause this cost. It is
-	// about 10 ms of CPU time.
+	// costLimit is the maximum cost of one expression. It is about 10 ms of CPU time, which anyone with a signed token can
+	// cause.
 	costLimit = 100_000
 	// rulesLimit is the time limit for evaluating all expressions for a token.
 	rulesLimit = time.Second
@@ -32,8 +32,7 @@ const (
 	maxUID     = 255
 )
 
-// compiler is the compiler from Kubernetes structured authentication. It has a lower cost limit for expressions than in
-// Kubernetes.
+// compiler is the compiler from Kubernetes structured authentication, with a lower cost limit for expressions.
 var compiler = sync.OnceValues(func() (kubecel.Compiler, error) {
 	env, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Extend(environment.VersionedOptions{
 		IntroducedVersion: version.MajorMinor(1, 0), ProgramOptions: []cel.ProgramOption{cel.CostLimit(costLimit)},

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package workload verifies tokens that other issuers give to workloads, such as the tokens of GitHub Actions, of
-// GitLab CI, and of ServiceAccounts in another cluster.
+// Package workload verifies tokens that other issuers issue to workloads, such as tokens from GitHub Actions, GitLab
+// CI, and ServiceAccounts in another cluster.
 package workload
 
 import (
@@ -86,14 +86,13 @@ func (v *Verifier) Lifetime() time.Duration { return v.lifetime }
 // Check reports whether the issuer publishes keys.
 func (v *Verifier) Check(ctx context.Context) error { return v.keys.ask(ctx) }
 
-// Takes reports whether a provider is responsible for tokens that claim to come from the given issuer and to be for the
-// given audiences.
+// Takes reports whether a provider is responsible for tokens with the given issuer and audiences in their claims.
 func Takes(spec *v1.JWTProvider, issuer string, audiences []string) bool {
 	return issuer != "" && spec.Issuer.URL == issuer &&
 		slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(spec.Issuer.Audiences, a) })
 }
 
-// Holds reports whether, according to the hub's cache, the issuer still publishes the key that signed a user's token.
+// Holds reports whether the issuer still publishes the key that signed a user's token, according to the hub's cache.
 func (v *Verifier) Holds(u User) bool {
 	keys, count := v.keys.look(u.Key)
 	return count && slices.ContainsFunc(keys, func(key jose.JSONWebKey) bool { return thumbprint(key) == u.Print })
@@ -122,7 +121,7 @@ func (v *Verifier) Verify(ctx context.Context, raw string) (User, error) {
 	return found, nil
 }
 
-// signed returns the claims of a token that the issuer has signed. by identifies the key that signed the token.
+// signed returns the claims of a token if the issuer signed it. by identifies the key that signed the token.
 func (v *Verifier) signed(ctx context.Context, raw string) (standard jwt.Claims, claims map[string]any, by User,
 	err error) {
 	refuse := func(why string) (jwt.Claims, map[string]any, User, error) {

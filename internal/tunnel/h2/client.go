@@ -42,9 +42,9 @@ var (
 	errBodyClosed  = errors.New("read after the body was closed")
 )
 
-// Client sends requests over one connection. The goroutine of a request sends the request's header, and receives the
-// response from its stream. A single goroutine reads from the connection and fills the streams. As a result, a
-// request without a body does not start a goroutine.
+// Client sends requests over one connection. The caller's goroutine sends the request's header and receives the
+// response from the stream. A single goroutine reads from the connection and fills the streams. As a result, a request
+// without a body does not start a goroutine.
 type Client struct {
 	conn           net.Conn
 	cfg            Config
@@ -61,7 +61,7 @@ type Client struct {
 	pings   map[[8]byte]chan struct{}
 }
 
-// clientState is the state that changes with each request.
+// clientState is the mutable state of a Client.
 type clientState struct {
 	next     uint32 // ID of the next stream
 	opening  int    // number of streams that have a slot but no ID yet
@@ -330,7 +330,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// sayGoodbye sends GOAWAY. It stops waiting when ctx ends, because the other end may no longer be reading.
+// sayGoodbye sends GOAWAY. It returns when ctx ends, because the other end may no longer be reading.
 func (c *Client) sayGoodbye(ctx context.Context) {
 	written := make(chan struct{})
 	go func() {

@@ -9,14 +9,14 @@
 // concurrent requests. Design note 22 contains the figures. The command to measure them again is "go test -run '^$'
 // -bench Request/GET/hub ./internal/server".
 //
-// The package uses the frames and the header compression from golang.org/x/net. It knows nothing about WebSockets,
+// The package uses the frames and the header compression from golang.org/x/net. It does not depend on WebSockets,
 // agents or the tunnel's own headers. It does not support push, priorities, CONNECT, compression, informational
 // responses or httptrace.
 //
-// This package should be replaced by golang.org/x/net/http2 when the client in that package no longer starts a
-// goroutine for each request. It should also be replaced when the benchmark above shows that it saves less than 5 %
-// of the manager's CPU time for a GET, both for single requests and for 16 concurrent requests. The decision should
-// be reviewed with each new minor version of Go, and no later than 2027-06-30.
+// Replace this package with golang.org/x/net/http2 when the client there no longer starts a goroutine for each request,
+// or when the benchmark above shows that this package saves less than 5 % of the manager's CPU time for a GET, both for
+// single requests and for 16 concurrent requests. Review this with each new minor version of Go, and no later than
+// 2027-06-30.
 package h2
 
 import "time"
@@ -38,8 +38,8 @@ type Config struct {
 	// Omit reports whether a request header must not be sent. The name is not case-sensitive.
 	Omit func(name string) bool
 
-	// Ends is called before a request fails because the connection is ending, so that the caller of the request can
-	// ask for the reason. It may be called more than once.
+	// Ends is called before a request fails because the connection is ending, so that the reason is available to the
+	// caller of the request. It may be called more than once.
 	Ends func()
 
 	// CountError is called for each protocol error with a short name, such as "recv_rststream_CANCEL".

@@ -35,7 +35,7 @@ type requestFields struct {
 }
 
 // fieldsOf returns the header of a request. It returns an error if the header is invalid, because an invalid header
-// must not reach the encoder. All requests share the encoder.
+// must not reach the encoder, which all requests share.
 func (c *Client) fieldsOf(r *http.Request, more []Field) (*requestFields, error) {
 	f := &requestFields{
 		host: r.Host, method: r.Method, path: r.URL.RequestURI(), header: r.Header,
@@ -165,7 +165,7 @@ func HasBody(r *http.Request) bool {
 	return r.Body != nil && r.Body != http.NoBody
 }
 
-// CloseBody closes the request's body. A RoundTripper must do this even if it sends nothing.
+// CloseBody closes the request's body, as a RoundTripper must do even if it does not send the request.
 func CloseBody(r *http.Request) {
 	if r.Body != nil {
 		_ = r.Body.Close() // nothing was read from the body, so an error does not matter

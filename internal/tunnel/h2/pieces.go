@@ -10,8 +10,8 @@ const (
 	mostPiece  = 16 << 10
 )
 
-// pieces holds bytes that have arrived but have not been read. Its memory is proportional to the number of bytes, no
-// matter how small the frames were.
+// pieces holds bytes that have arrived but have not been read. Its memory is proportional to the number of bytes,
+// regardless of the size of the frames.
 type pieces struct {
 	list [][]byte // each piece is filled up to its length; the last piece has room up to its capacity
 	from int      // number of bytes of the first piece that have been read

@@ -57,9 +57,9 @@ func (c *Client) wake() {
 	}
 }
 
-// bringsMore reports whether the buffer contains the complete next frame, and whether this frame contains more of the
-// stream's body. The body of a small response arrives together with the response's header. In this case, the
-// goroutine that is waiting for the response is woken up only once.
+// bringsMore reports whether the buffer contains a complete next frame with more of the stream's body. The body of a
+// small response arrives together with the response's header, and the goroutine that is waiting for the response is
+// then woken up only once.
 func bringsMore(in *bufio.Reader, id uint32) bool {
 	if in.Buffered() < frameHeadSize {
 		return false
@@ -165,7 +165,7 @@ func (c *Client) settings(f *http2.SettingsFrame) error {
 		<-c.out.lock
 		return err
 	}
-	// as in answer, but no header may be sent between the change of the encoder and this frame
+	// as in answer, but no header may be sent between the change to the encoder and this frame
 	go func() { _ = c.write(appendFrameHead(nil, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)) }()
 	return nil
 }

@@ -21,7 +21,7 @@ type writer struct {
 	header  bytes.Buffer
 }
 
-// write writes frames. The caller must hold the lock. write releases it.
+// write writes frames, and releases the lock, which the caller must hold.
 func (c *Client) write(frames []byte) error {
 	defer func() { <-c.out.lock }()
 	err := c.writeAll(frames)
@@ -81,7 +81,7 @@ func (c *Client) soon(frames []byte) {
 	}
 }
 
-// lastWords tells the other end why this end is closing the connection. It gives up after goodbyeTimeout.
+// lastWords sends the other end the reason why this end is closing the connection. It gives up after goodbyeTimeout.
 func (c *Client) lastWords(code http2.ErrCode) {
 	select {
 	case c.out.lock <- struct{}{}:
