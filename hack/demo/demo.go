@@ -37,7 +37,7 @@ type step struct {
 	do   func(context.Context) (string, error)
 }
 
-// up starts everything. The parameter nodesWanted is the kind of nodes that the user wants. Programs that are already
+// up starts the demo. The parameter nodesWanted is the kind of nodes that the user requested. Programs that are already
 // running with the right options are left running.
 func up(ctx context.Context, files layout, nodesWanted string, out *reporter) error {
 	unlock, err := files.lock()
@@ -132,7 +132,7 @@ func (d *demo) realSteps() []step {
 	}
 }
 
-// down stops and removes the whole demo, whatever state it is in.
+// down stops and removes the whole demo, regardless of its state.
 func down(ctx context.Context, files layout, out *reporter) error {
 	if _, err := os.Stat(files.dir()); errors.Is(err, os.ErrNotExist) {
 		fmt.Fprintln(out, "there is no demo to remove")
@@ -165,7 +165,7 @@ func stopAll(ctx context.Context, pidDir string) (string, error) {
 	}
 	var stopping sync.WaitGroup
 	for _, names := range groups {
-		// A failure here will occur again below and is reported there.
+		// A failure here occurs again below and is reported there.
 		stopping.Go(func() { _ = lab.StopDetached(ctx, pidDir, names...) })
 	}
 	stopping.Wait()

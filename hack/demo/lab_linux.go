@@ -16,7 +16,7 @@ import (
 	lablib "github.com/drover-dev/drover/test/lab/nodes"
 )
 
-// runLabProcess runs a process of the lab if args are the arguments of one, and reports whether they are.
+// runLabProcess runs a process of the lab if args are the arguments of such a process, and reports whether they are.
 func runLabProcess(args []string) (bool, error) { return lablib.RunProcess(args) }
 
 // labFault returns nil if the lab can run in this folder. Otherwise, it returns the reason in one line.

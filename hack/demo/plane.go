@@ -63,8 +63,8 @@ func (d *demo) awaitMemberPlane(context.Context) (string, error) {
 	return "", d.memberStart.wait()
 }
 
-// startPlane leaves a plane running if the plane was started with the current programs and options. Otherwise,
-// startPlane starts the plane with the existing data.
+// startPlane leaves a plane running if it was started with the current programs and options. Otherwise, it starts the
+// plane with the existing data.
 func (d *demo) startPlane(ctx context.Context, options lab.Options) (*plane, error) {
 	name := options.Name
 	programs := []string{lab.Etcd, lab.APIServer, lab.ControllerManager}

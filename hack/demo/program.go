@@ -33,7 +33,7 @@ type program struct {
 }
 
 // keepOrStart leaves a program running if it is healthy and was started from the same files. Otherwise, it starts the
-// program and waits until the program is healthy.
+// program and waits until it is healthy.
 func (d *demo) keepOrStart(ctx context.Context, p program) (string, error) {
 	path := d.files.bin("drover-" + cmp.Or(p.binary, p.name))
 	binary, err := os.ReadFile(path)

@@ -143,7 +143,7 @@ func (d *demo) summarize(ctx context.Context) error {
 	return err
 }
 
-// usersRemark returns text that says who can sign in, and where.
+// usersRemark returns text that lists the users who can sign in, and the URL.
 func (d *demo) usersRemark() (string, error) {
 	var text strings.Builder
 	fmt.Fprintf(&text, "\nSign in at %s/ui/ with a browser, which does not know the certificate:\n\n", d.url())

@@ -216,7 +216,7 @@ func (d *demo) awaitPods(ctx context.Context) (string, error) {
 		if err == nil {
 			return nil
 		}
-		// ignore an error here, because the first error is more informative
+		// the error is ignored, because the first error is more informative
 		seen, _ := d.kubectl(ctx, nil, append(slices.Clone(of), "get", "pods,events")...)
 		return fmt.Errorf("%w\n%s", err, seen)
 	})
