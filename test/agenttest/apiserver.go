@@ -24,13 +24,14 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// APIServer is a fake API server in memory with what the agent needs: namespaces, nodes, pods and Secrets of the core
-// group and anything that was put under another path, with get, list, watch, create, update, patch and delete. It
-// speaks JSON and reads protobuf too.
+// APIServer is a fake API server that stores objects in memory. It serves the namespaces, nodes, pods and Secrets of
+// the core group, and objects at other paths if a test has put them there. It supports get, list, watch, create,
+// update, patch and delete. It responds with JSON, and also reads protobuf.
 type APIServer struct {
-	// URL of the server.
+	// URL is the URL of the server.
 	URL string
-	// Hook may answer a request in the server's place and reports whether it did. Set it before the first request.
+	// Hook may respond to a request instead of the server, and reports whether it did. It must be set before the first
+	// request.
 	Hook func(w http.ResponseWriter, r *http.Request) bool
 
 	mu      sync.Mutex // guards the rest
@@ -40,14 +41,15 @@ type APIServer struct {
 	seen    []string
 }
 
-// event is one change of an object.
+// event is a change to an object.
 type event struct {
 	kind       string
 	collection string
 	object     map[string]any
 }
 
-// NewAPIServer starts an APIServer with the kube-system namespace, healthy, at version v1.36.3. It ends with the test.
+// NewAPIServer starts an APIServer that has the kube-system namespace, is healthy and reports version v1.36.3. It is
+// stopped at the end of the test.
 func NewAPIServer(t testing.TB) *APIServer {
 	t.Helper()
 	s := &APIServer{objects: map[string]map[string]any{}, changed: make(chan struct{})}
@@ -61,7 +63,7 @@ func NewAPIServer(t testing.TB) *APIServer {
 	return s
 }
 
-// Config reaches the server.
+// Config returns the client configuration for the server.
 func (s *APIServer) Config() *rest.Config { return &rest.Config{Host: s.URL} }
 
 // Put creates or replaces an object at a path.
@@ -80,28 +82,28 @@ func (s *APIServer) Put(t testing.TB, path string, object runtime.Object) {
 	s.store(path, content)
 }
 
-// Get returns an object as JSON fields, nil if there is none.
+// Get returns the JSON fields of an object, or nil if the object does not exist.
 func (s *APIServer) Get(path string) map[string]any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.objects[path]
 }
 
-// Delete removes an object.
+// Delete deletes an object.
 func (s *APIServer) Delete(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.remove(path)
 }
 
-// Seen is method and path of every request so far.
+// Seen returns the method and path of each request so far.
 func (s *APIServer) Seen() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]string(nil), s.seen...)
 }
 
-// ServeHTTP answers a request.
+// ServeHTTP serves a request.
 func (s *APIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.seen = append(s.seen, r.Method+" "+r.URL.Path)
@@ -174,7 +176,7 @@ func (s *APIServer) remove(path string) {
 	s.record("DELETED", path, merge(content, nil))
 }
 
-// record notes a change and gives the object its resource version.
+// record records a change and sets the object's resource version.
 func (s *APIServer) record(kind, path string, content map[string]any) {
 	meta, ok := content["metadata"].(map[string]any)
 	if !ok {
@@ -191,8 +193,8 @@ func (s *APIServer) record(kind, path string, content map[string]any) {
 	s.changed = make(chan struct{})
 }
 
-// metadataOnly reports whether a client asks for metadata only. It gets the whole object as well, under the kind of the
-// metadata.
+// metadataOnly reports whether the client requests only the metadata. The server nevertheless returns the whole object,
+// with the kind of the metadata.
 func metadataOnly(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
 }
@@ -214,8 +216,8 @@ func (s *APIServer) list(path string, metadata bool) any {
 	}
 }
 
-// watch streams what happened after the resource version asked for. If it asks for none, it gets what there is as
-// added, and then what happens. Field selectors other than metadata.name are not looked at.
+// watch streams the events after the requested resource version. If no version is requested, it first sends the
+// existing objects as added, and then later events. It ignores all field selectors except metadata.name.
 func (s *APIServer) watch(w http.ResponseWriter, r *http.Request) {
 	version := r.URL.Query().Get("resourceVersion")
 	next, _ := strconv.Atoi(version)
@@ -259,7 +261,7 @@ func (s *APIServer) watch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// present is what a collection has, as events, and the index of the next one.
+// present returns the objects in a collection as events, and the index of the next event.
 func (s *APIServer) present(collection string) ([]event, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -272,7 +274,8 @@ func (s *APIServer) present(collection string) ([]event, int) {
 	return out, len(s.events)
 }
 
-// since is what happened in a collection from index next on, and moves next. Events are copies: objects change later.
+// since returns the events in a collection from index next on, and advances next. The events are copies, because
+// objects change later.
 func (s *APIServer) since(next *int, collection string) []event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -287,7 +290,7 @@ func (s *APIServer) since(next *int, collection string) []event {
 	return out
 }
 
-// after is closed when there are more events than n.
+// after returns a channel that is closed when there are more than n events.
 func (s *APIServer) after(n int) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -299,7 +302,7 @@ func (s *APIServer) after(n int) <-chan struct{} {
 	return s.changed
 }
 
-// decode reads the body of a request, JSON or protobuf, as fields.
+// decode decodes the body of a request, in JSON or protobuf, into fields.
 func decode(r *http.Request) (map[string]any, error) {
 	if r.Method == http.MethodGet || r.Method == http.MethodDelete {
 		return nil, nil

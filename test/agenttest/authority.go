@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agenttest has fakes of the hub and of the member's API server, for tests of the agent.
+// Package agenttest contains fakes of the hub and of the member's API server for tests of the agent.
 package agenttest
 
 import (
@@ -20,13 +20,13 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Authority is a CA.
+// Authority is a certificate authority.
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// NewAuthority makes a CA.
+// NewAuthority creates a certificate authority.
 func NewAuthority(t testing.TB, name string) *Authority {
 	t.Helper()
 	key := newKey(t)
@@ -38,15 +38,15 @@ func NewAuthority(t testing.TB, name string) *Authority {
 	return &Authority{cert: sign(t, template, template, key, key), key: key}
 }
 
-// Bundle is the CA's certificate as PEM.
+// Bundle returns the CA's certificate as PEM.
 func (a *Authority) Bundle() string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
 }
 
-// Checksum is what DROVER_CA_CHECKSUM has for this CA.
+// Checksum returns the value of DROVER_CA_CHECKSUM for this CA.
 func (a *Authority) Checksum() string { return protocol.Checksum(a.cert) }
 
-// Serving is a certificate for 127.0.0.1 and localhost.
+// Serving returns a certificate for 127.0.0.1 and localhost.
 func (a *Authority) Serving(t testing.TB) *tls.Certificate {
 	t.Helper()
 	key := newKey(t)

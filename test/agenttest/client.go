@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/agent/kube"
 )
 
-// Client returns a client of the agent whose requests h answers. There is no connection, so that it also works in a
+// Client returns a client of the agent whose requests are served by h. It opens no connections, so it also works in a
 // bubble of testing/synctest.
 func Client(t testing.TB, h http.Handler) *kube.Client {
 	t.Helper()
@@ -30,7 +30,7 @@ func Client(t testing.TB, h http.Handler) *kube.Client {
 	return client
 }
 
-// Answer writes an object, or the status of an error, as an API server does.
+// Answer writes an object, or the status of an error, in the same way as an API server.
 func Answer(w http.ResponseWriter, object any) {
 	status := apierrors.APIStatus(nil)
 	if err, is := object.(error); is && errors.As(err, &status) {
@@ -42,7 +42,7 @@ func Answer(w http.ResponseWriter, object any) {
 	answer(w, http.StatusOK, object)
 }
 
-// Decode reads the object of a request, JSON or protobuf.
+// Decode decodes the object in the body of a request, in JSON or protobuf.
 func Decode(r *http.Request, into any) error {
 	content, err := decode(r)
 	if err != nil {
@@ -55,7 +55,7 @@ func Decode(r *http.Request, into any) error {
 	return json.Unmarshal(raw, into)
 }
 
-// transport lets a handler answer requests in the same process.
+// transport passes requests to a handler in the same process.
 type transport struct{ handler http.Handler }
 
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -81,7 +81,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// pipeWriter is the response of a handler that is read while it is written.
+// pipeWriter is the response of a handler. It can be read while the handler writes it.
 type pipeWriter struct {
 	header http.Header
 	body   *io.PipeWriter
@@ -104,5 +104,5 @@ func (w *pipeWriter) Write(p []byte) (int, error) {
 	return w.body.Write(p)
 }
 
-// Flush implements http.Flusher: nothing is buffered.
+// Flush implements http.Flusher. It does nothing, because the response is not buffered.
 func (w *pipeWriter) Flush() { w.WriteHeader(http.StatusOK) }

@@ -17,7 +17,8 @@ func copyLimited(to io.Writer, from io.Reader) (int64, error) {
 	return io.Copy(to, io.LimitReader(from, protocol.MaxBody))
 }
 
-// collection is the path of the collection that a path's object is in, empty if the path is a collection's.
+// collection returns the path of the collection that contains the object at a path. It returns "" if the path is itself
+// the path of a collection.
 func collection(path string) string {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	depth := 4 // api/v1/nodes/name
@@ -33,7 +34,7 @@ func collection(path string) string {
 	return path[:strings.LastIndex(path, "/")]
 }
 
-// versionOf is the API version of the object at a path.
+// versionOf returns the API version of the object at a path.
 func versionOf(path string) string {
 	if parts := strings.Split(path, "/"); parts[1] == "apis" {
 		return parts[2] + "/" + parts[3]
@@ -41,7 +42,7 @@ func versionOf(path string) string {
 	return "v1"
 }
 
-// kindOf is the kind of the object at a path.
+// kindOf returns the kind of the object at a path.
 func kindOf(path string) string {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	switch plural := parts[len(parts)-2]; plural {
@@ -64,14 +65,14 @@ func kindOf(path string) string {
 	}
 }
 
-// field is a string in the metadata of an object.
+// field returns a string field of an object's metadata.
 func field(content map[string]any, name string) string {
 	meta, _ := content["metadata"].(map[string]any)
 	value, _ := meta[name].(string)
 	return value
 }
 
-// merge is a copy of base with the patch merged in.
+// merge returns a copy of base with the patch applied.
 func merge(base, patch map[string]any) map[string]any {
 	out := maps.Clone(base)
 	if out == nil {

@@ -17,11 +17,11 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Hub is a fake hub. It answers agents over TLS with certificates of an Authority.
+// Hub is a fake hub. It serves agents over TLS, with certificates of an Authority.
 type Hub struct {
-	// URL of the hub.
+	// URL is the URL of the hub.
 	URL string
-	// Sessions gets each tunnel that an agent opens. It has room for a few.
+	// Sessions receives each tunnel that an agent opens. It is buffered for a few tunnels.
 	Sessions chan *tunnel.Session
 
 	mu       sync.Mutex // guards the rest
@@ -38,15 +38,15 @@ type Request struct {
 	Header http.Header
 }
 
-// NewHub starts a Hub that lets every agent join as team-a/member and connect. It ends with the test.
+// NewHub starts a Hub that lets every agent join as team-a/member and connect. It is stopped at the end of the test.
 func NewHub(t testing.TB, ca *Authority) *Hub {
 	t.Helper()
 	h := &Hub{Sessions: make(chan *tunnel.Session, 8), serving: ca.Serving(t), bundle: ca.Bundle()}
 	server := httptest.NewUnstartedServer(h)
 	server.TLS = &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		// Not GetCertificate, which is not asked by clients that dial an address, while httptest has a certificate of its
-		// own.
+		// GetCertificate cannot be used: httptest has its own certificate, so GetCertificate is not called for clients that
+		// dial an address.
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return h.config(), nil },
 	}
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // refused certificates are what some tests are about
@@ -69,7 +69,7 @@ func NewHub(t testing.TB, ca *Authority) *Hub {
 	return h
 }
 
-// Accepted is the answer to an agent that may join.
+// Accepted is the response to an agent that is allowed to join.
 func (h *Hub) Accepted() protocol.RegisterResponse {
 	return protocol.RegisterResponse{
 		Cluster:  protocol.ClusterRef{Namespace: "team-a", Name: "member", UID: "uid-1"},
@@ -78,28 +78,28 @@ func (h *Hub) Accepted() protocol.RegisterResponse {
 	}
 }
 
-// Serve makes new connections see this certificate.
+// Serve sets the certificate for new connections.
 func (h *Hub) Serve(cert *tls.Certificate) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.serving = cert
 }
 
-// OnRegister decides about joins: a status, and the body that goes with it.
+// OnRegister sets the function that responds to joins with a status and a body.
 func (h *Hub) OnRegister(f func(token string, r protocol.RegisterRequest) (int, any)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.register = f
 }
 
-// OnConnect decides about tunnels: 0 lets the agent in.
+// OnConnect sets the function that responds to tunnels with a status. The status 0 accepts the tunnel.
 func (h *Hub) OnConnect(f func(token string) (int, protocol.Refusal)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.connect = f
 }
 
-// Seen is every request so far.
+// Seen returns all requests so far.
 func (h *Hub) Seen() []Request {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -119,7 +119,7 @@ func (h *Hub) note(r *http.Request) (register func(string, protocol.RegisterRequ
 	return h.register, h.connect
 }
 
-// ServeHTTP answers agents.
+// ServeHTTP serves requests from agents.
 func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	register, connect := h.note(r)
 	token := r.Header.Get("Authorization")

@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package balancer spreads TCP connections over the ready ones of several backends, as the Service of a Deployment
-// does.
+// Package balancer distributes TCP connections among the ready backends of several, like the Service of a Deployment.
 package balancer
 
 import (
@@ -22,11 +21,12 @@ const (
 	dialTimeout = 2 * time.Second
 )
 
-// Check returns why a backend is not ready, or nil.
+// Check returns the reason why a backend is not ready, or nil if it is ready.
 type Check func(ctx context.Context, backend string) error
 
-// Balancer passes each new connection to the next ready backend. The connections of a backend that is no longer ready
-// live on; the connections of a backend that dies end as they ended there. All methods may be called concurrently.
+// Balancer forwards each new connection to the next ready backend. Existing connections to a backend that is no longer
+// ready are kept. If a backend exits, its connections end in the same way at the client. All methods are safe for
+// concurrent use.
 type Balancer struct {
 	backends []string
 	check    Check
@@ -42,7 +42,7 @@ type Balancer struct {
 	conns   map[*net.TCPConn]bool
 }
 
-// Start starts a balancer on a new loopback address. The caller must Close it.
+// Start starts a balancer on a new loopback address. The caller must close it.
 func Start(ctx context.Context, backends []string, check Check) (*Balancer, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -58,10 +58,10 @@ func Start(ctx context.Context, backends []string, check Check) (*Balancer, erro
 	return b, nil
 }
 
-// Address returns where the balancer listens, as host:port.
+// Address returns the address of the balancer, in the format host:port.
 func (b *Balancer) Address() string { return b.listener.Addr().String() }
 
-// Close resets all connections and returns when nothing of the balancer runs. It is idempotent.
+// Close resets all connections, and returns when all goroutines of the balancer have ended. It is idempotent.
 func (b *Balancer) Close() error {
 	b.close()
 	err := b.listener.Close()
@@ -77,7 +77,7 @@ func (b *Balancer) Close() error {
 	return err
 }
 
-// Await waits until a backend is ready, or is not. It returns an error when ctx ends first.
+// Await waits until a backend is ready, or is not ready. It returns an error if ctx ends first.
 func (b *Balancer) Await(ctx context.Context, backend string, ready bool) error {
 	i := slices.Index(b.backends, backend)
 	if i < 0 {
@@ -137,7 +137,7 @@ func (b *Balancer) accept() {
 	}
 }
 
-// admit notes a connection, so that Close ends it, or resets it.
+// admit records a connection, so that Close ends it, or resets it if the balancer is closed.
 func (b *Balancer) admit(conn *net.TCPConn) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -170,7 +170,7 @@ func (b *Balancer) serve(in *net.TCPConn) {
 	both.Wait()
 }
 
-// dial tries each ready backend once, beginning with the next one. It returns nil if none takes a connection.
+// dial tries each ready backend once, starting with the next one. It returns nil if none of them accepts a connection.
 func (b *Balancer) dial() *net.TCPConn {
 	for range b.backends {
 		i := b.nextReady()
@@ -191,7 +191,7 @@ func (b *Balancer) dial() *net.TCPConn {
 	return nil
 }
 
-// nextReady returns the next ready backend, or -1.
+// nextReady returns the next ready backend, or -1 if there is none.
 func (b *Balancer) nextReady() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -205,7 +205,7 @@ func (b *Balancer) nextReady() int {
 	return -1
 }
 
-// carry passes the bytes of one direction on, and how they end.
+// carry copies the bytes of one direction, and ends the destination in the same way as the source ended.
 func carry(from, to *net.TCPConn) {
 	if _, err := io.Copy(to, from); err != nil {
 		reset(to)

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// stopLimit is for a manager or an agent that is asked to end. Its link may be stalled: the goodbye waits so long.
+	// stopLimit is the time limit for stopping a manager or an agent. If its link is stalled, the graceful shutdown takes
+	// this long.
 	stopLimit = drainDelay + drainSessions + longestStall + 15*time.Second
 	apiName   = "api"
 )
@@ -42,7 +43,7 @@ func (s *system) targets() []target {
 	return targets
 }
 
-// harm does the planned actions, and returns when all are over and undone.
+// harm performs the planned actions, and returns when all of them have ended and have been undone.
 func (s *system) harm(ctx context.Context, actions []action) {
 	begun := time.Now()
 	var doing sync.WaitGroup

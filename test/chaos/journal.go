@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// journal records what happened, and the faults.
+// journal records events and faults.
 type journal struct {
 	out   io.Writer
 	begun time.Time
@@ -20,7 +20,7 @@ type journal struct {
 	faults []string
 }
 
-// note records what happens.
+// note records an event.
 func (j *journal) note(format string, args ...any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -36,7 +36,7 @@ func (j *journal) fault(format string, args ...any) {
 	j.write("FAULT: ", text)
 }
 
-// write is called with mu held, so that lines stay whole.
+// write must be called with mu held, so that lines are not interleaved.
 func (j *journal) write(prefix, text string) {
 	fmt.Fprintf(j.out, "%s %6.1fs %s%s\n", time.Now().Format("15:04:05.000"), time.Since(j.begun).Seconds(), prefix, text)
 }

@@ -17,7 +17,7 @@ const (
 	restartPause = time.Second      // before a process that ended by itself is started again
 )
 
-// keeper keeps a process running, as a kubelet does, and can take it down on purpose.
+// keeper keeps a process running, like a kubelet, and can stop it deliberately.
 type keeper struct {
 	name    string
 	launch  func(context.Context) (*lab.Process, error) // returns the process, if there is one, even with an error
@@ -33,7 +33,7 @@ func newKeeper(j *journal, name string, launch func(context.Context) (*lab.Proce
 	return &keeper{name: name, launch: launch, journal: j, wanted: true, changed: make(chan struct{})}
 }
 
-// run keeps the process running until ctx ends, and leaves it as it is then.
+// run keeps the process running until ctx ends, and then leaves it in its current state.
 func (k *keeper) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		_, wanted, changed := k.state()
@@ -48,7 +48,7 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// once starts the process and returns when it has ended.
+// once starts the process, and returns when it has ended.
 func (k *keeper) once(ctx context.Context) {
 	process, _, _ := k.state()
 	if process == nil || ended(process) {
@@ -100,7 +100,7 @@ func (k *keeper) set(process *lab.Process, wanted bool) {
 	k.changed = make(chan struct{})
 }
 
-// up waits until the process runs.
+// up waits until the process is running.
 func (k *keeper) up(ctx context.Context) (*lab.Process, error) {
 	for {
 		process, _, changed := k.state()
@@ -115,7 +115,7 @@ func (k *keeper) up(ctx context.Context) (*lab.Process, error) {
 	}
 }
 
-// down ends the process by a function, and starts it again when the time is over.
+// down ends the process with the given function, and starts it again after the given time.
 func (k *keeper) down(ctx context.Context, lasts time.Duration, end func(*lab.Process) error) error {
 	process, err := k.up(ctx)
 	if err != nil {
@@ -130,7 +130,7 @@ func (k *keeper) down(ctx context.Context, lasts time.Duration, end func(*lab.Pr
 	return nil
 }
 
-// hang freezes the process for a time.
+// hang suspends the process for the given time.
 func (k *keeper) hang(ctx context.Context, lasts time.Duration) error {
 	process, err := k.up(ctx)
 	if err != nil {
@@ -152,7 +152,7 @@ func ended(p *lab.Process) bool {
 	}
 }
 
-// pause reports whether the time passed before ctx ended.
+// pause waits for the given time. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

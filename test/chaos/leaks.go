@@ -21,20 +21,21 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// Growth since the start that is not a leak: connections are spread otherwise, and caches are filled.
+// Growth since the start that does not indicate a leak, because connections are distributed differently and caches are
+// filled.
 const (
 	goroutineShare, goroutineSlack = 1.25, 60.0
 	memoryShare, memorySlack       = 1.5, 30 << 20
 )
 
-// usage is what processes use.
+// usage is the resource usage of processes.
 type usage struct {
 	goroutines float64          // of all managers: tunnels end on any of them
 	agent      float64          // goroutines of one agent
 	resident   map[string]int64 // bytes of each process
 }
 
-// weigh measures all managers and agents. It ends one agent, since that is how its goroutines are counted.
+// weigh measures all managers and agents. It ends one agent, because its goroutines are counted in this way.
 func (s *system) weigh(ctx context.Context) (usage, error) {
 	w := usage{resident: map[string]int64{}}
 	for name, k := range s.keepers {
@@ -67,7 +68,7 @@ func (s *system) weigh(ctx context.Context) (usage, error) {
 	return w, nil
 }
 
-// leaks lists the resources that have grown from one weight to another.
+// leaks lists the resources that have grown between two measurements.
 func (w usage) leaks(later usage) []string {
 	var found []string
 	if most := w.goroutines*goroutineShare + goroutineSlack; later.goroutines > most {
@@ -113,7 +114,8 @@ func (s *system) managerGoroutines(ctx context.Context, address string) (float64
 	return strconv.ParseFloat(string(match[1]), 64)
 }
 
-// agentGoroutines ends an agent by the signal upon which a Go program dumps its goroutines. Its keeper starts another.
+// agentGoroutines ends an agent with the signal on which a Go program dumps its goroutines. The agent's keeper starts
+// it again.
 func (s *system) agentGoroutines(ctx context.Context, name string) (float64, error) {
 	k := s.keepers[name]
 	count := 0

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command chaos does random harm to a hub with several managers, its agents and the links between them, and checks that
-// all recover.
+// Command chaos injects random faults into a hub with several managers, its agents and the links between them, and
+// checks that all of them recover.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/test/traffic"
 )
 
-// options of a run.
+// options are the options of a run.
 type options struct {
 	seed                           uint64
 	duration                       time.Duration
@@ -115,7 +115,7 @@ func (s *system) run(ctx context.Context) (err error) {
 	return s.judge(ctx, readiness, loads, before)
 }
 
-// judge checks that everything has recovered: the status, the requests, and what the processes use.
+// judge checks that everything has recovered: the status, the requests, and the resource usage of the processes.
 func (s *system) judge(ctx context.Context, readiness *traffic.ReadinessWatch, loads []*traffic.Load, before usage) error {
 	s.journal.note("no more harm")
 	for i, load := range loads {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// A kind of harm.
+// A kind of fault.
 type kind string
 
-// The kinds of harm.
+// The kinds of faults.
 const (
 	killed   kind = "SIGKILL"        // and started again after the time
 	stopped  kind = "SIGTERM"        // and started again after the time
@@ -23,7 +23,7 @@ const (
 	slowed   kind = "slow"           // by latency, jitter and bandwidth, for the time
 )
 
-// class of a target decides what can happen to it.
+// class is the class of a target. It determines the possible faults.
 type class int
 
 const (
@@ -34,7 +34,7 @@ const (
 	link
 )
 
-// harm is one kind that can happen to a class, how often beside the others, and for how long.
+// harm is a fault that can occur in a class of targets, with its relative frequency and its duration.
 type harm struct {
 	kind        kind
 	weight      int
@@ -65,16 +65,16 @@ func harmsOf(c class) []harm {
 	return nil
 }
 
-// longestStall of a link.
+// longestStall is the longest stall of a link.
 const longestStall = 30 * time.Second
 
-// target is what harm can be done to.
+// target is a process or link in which faults occur.
 type target struct {
 	name  string
 	class class
 }
 
-// action is harm that is done to a target after some time.
+// action is a fault in a target at a given time.
 type action struct {
 	after  time.Duration // since the begin
 	target string
@@ -95,13 +95,14 @@ func (a action) String() string {
 const (
 	pauseLeast = 300 * time.Millisecond
 	pauseMost  = 4 * time.Second
-	// recovery is the time that a target is left alone after harm.
+	// recovery is how long a target is left alone after a fault.
 	recovery = 5 * time.Second
-	// calmShare is the last part of the run, in which no process ends: leaks of processes that ended would be lost.
+	// calmShare is the last part of the run. No process ends in this part, because leaks in ended processes could not be
+	// detected.
 	calmShare = 0.4
 )
 
-// plan returns the actions of a run. The same seed gives the same actions.
+// plan returns the actions of a run. The same seed results in the same actions.
 func plan(seed uint64, duration time.Duration, targets []target) []action {
 	random := rand.New(rand.NewPCG(seed, 1))
 	free := make([]time.Duration, len(targets)) // when a target may be chosen again

@@ -18,14 +18,14 @@ import (
 const (
 	// settleLimit is how long the system may take to recover. An agent that has failed often waits for up to 30 s.
 	settleLimit = 90 * time.Second
-	// calm is how long it must stay so.
+	// calm is how long the system must remain in that state.
 	calm = 15 * time.Second
 	// noticeLimit is how long a Cluster may take to show that its agent is gone.
 	noticeLimit = 30 * time.Second
 )
 
-// settle waits until every Cluster is Ready and every replica serves every member, and it stays so. All agents must
-// run.
+// settle waits until every Cluster is Ready and every replica serves every member, and checks that they remain so. All
+// agents must be running.
 func (s *system) settle(ctx context.Context, readiness *traffic.ReadinessWatch, loads []*traffic.Load) error {
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, settleLimit)
@@ -75,8 +75,7 @@ func (s *system) stayCalm(ctx context.Context, readiness *traffic.ReadinessWatch
 	return nil
 }
 
-// loseAgents stops all agents of one Cluster, and one of two of another: the first Cluster must show it, the second
-// must not.
+// loseAgents stops all agents of one Cluster, and one of two agents of another. Only the first Cluster must show it.
 func (s *system) loseAgents(ctx context.Context, readiness *traffic.ReadinessWatch) error {
 	s.journal.note("the only agent of one Cluster ends, and one of two of another")
 	readiness.Reset()

@@ -36,7 +36,7 @@ const (
 	hubURL     = "https://hub.drover.test"
 	workspaces = 2
 	drainDelay = time.Second
-	// drainSessions is short: there are no sessions here, and a link that hangs should not delay a stop for long.
+	// drainSessions is short, because there are no sessions, and a hanging link should not delay a shutdown for long.
 	drainSessions = 10 * time.Second
 )
 
@@ -54,14 +54,14 @@ type system struct {
 	running  sync.WaitGroup
 }
 
-// members are the Clusters: those with a real API server, and the simulated ones.
+// members are the Clusters: some with a real API server, and some simulated.
 type members struct{ real, simulated []types.NamespacedName }
 
 func (m members) all() []types.NamespacedName {
 	return append(append([]types.NamespacedName{}, m.real...), m.simulated...)
 }
 
-// setUp starts everything. What runs ends with tearDown, also if setUp returns an error.
+// setUp starts everything. The caller must call tearDown, even if setUp returns an error.
 func (s *system) setUp(ctx context.Context) error {
 	var err error
 	if s.programs, err = framework.Build(ctx, ".", s.dir); err != nil {
@@ -124,7 +124,7 @@ func bindingTo(role, user string) *rbacv1.ClusterRoleBinding {
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}}}
 }
 
-// link puts a relay in front of an address and returns the relay's.
+// link starts a relay in front of an address, and returns the relay's address.
 func (s *system) link(ctx context.Context, name, address string, proxy bool) (string, error) {
 	r, err := relay.Start(ctx, address, relay.Options{Proxy: proxy, Seed: s.seed})
 	if err != nil {
@@ -134,7 +134,7 @@ func (s *system) link(ctx context.Context, name, address string, proxy bool) (st
 	return r.Address(), nil
 }
 
-// importReal imports a plane as a Cluster with a number of agents, each with its own link.
+// importReal imports a plane as a Cluster with the given number of agents, each with its own link.
 func (s *system) importReal(ctx context.Context, name string, plane *framework.Plane, agents int) error {
 	cluster := types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: name}
 	s.clusters.real = append(s.clusters.real, cluster)
@@ -165,7 +165,7 @@ func (s *system) importReal(ctx context.Context, name string, plane *framework.P
 	return nil
 }
 
-// startSimulator makes the simulated members.
+// startSimulator creates the simulated members.
 func (s *system) startSimulator(ctx context.Context) error {
 	for i := range s.simulated {
 		s.clusters.simulated = append(s.clusters.simulated, sim.ClusterName(i, workspaces))
@@ -198,27 +198,27 @@ func (s *system) startSimulator(ctx context.Context) error {
 
 const (
 	simulatorName = "fleetsim"
-	// changesEach simulated member reports in a minute, and churnWhileHarmed is how often its tunnel is cut in a minute of
-	// harm.
+	// changesEach is the number of changes that each simulated member reports per minute, and churnWhileHarmed is how
+	// often its tunnel is cut per minute while faults occur.
 	changesEach      = 5
 	churnWhileHarmed = 1.0
 )
 
 func (s *system) simulatorSocket() string { return filepath.Join(s.dir, "fleetsim.sock") }
 
-// churn sets how often the tunnel of each simulated member is cut in a minute.
+// churn sets how often the tunnel of each simulated member is cut per minute.
 func (s *system) churn(ctx context.Context, share float64) error {
 	return sim.NewClient(s.simulatorSocket()).Set(ctx, sim.Rates{Churn: share, Changes: changesEach})
 }
 
-// keep keeps all processes running until ctx ends. Wait for running after that.
+// keep keeps all processes running until ctx ends. Afterward, the caller must wait for running.
 func (s *system) keep(ctx context.Context) {
 	for _, k := range s.keepers {
 		s.running.Go(func() { k.run(ctx) })
 	}
 }
 
-// loads returns requests to all members, which last until ctx ends.
+// loads returns requests to all members, which continue until ctx ends.
 func (s *system) loads() ([]*traffic.Load, error) {
 	bundle, err := os.ReadFile(filepath.Join(s.dir, "ca.crt"))
 	if err != nil {
@@ -236,7 +236,7 @@ func (s *system) loads() ([]*traffic.Load, error) {
 	return loads, nil
 }
 
-// tearDown ends everything. The keepers have ended.
+// tearDown stops everything. The keepers must have ended.
 func (s *system) tearDown() error {
 	var errs []error
 	for _, k := range s.keepers {

@@ -12,14 +12,14 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// Scheme has the page follow a color scheme, "light" or "dark", as the settings of a system say.
+// Scheme sets the color scheme that the page detects, "light" or "dark", like the system's setting.
 func (p *Page) Scheme(name string) {
 	p.t.Helper()
 	p.Call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": name}}}, nil)
 }
 
-// Axe returns the violations that axe-core finds on the page, each with its elements. The test, which may be part of
-// the page's, is skipped where npm has not installed it in test/axe.
+// Axe returns the violations that axe-core finds on the page, each with its elements. The test, which may be a subtest,
+// is skipped if npm has not installed axe-core in test/axe.
 func (p *Page) Axe(t testing.TB) []string {
 	t.Helper()
 	script, err := os.ReadFile(testkit.Path(t, "test/axe/node_modules/axe-core/axe.min.js"))
@@ -32,7 +32,7 @@ func (p *Page) Axe(t testing.TB) []string {
 	return violations
 }
 
-// Screenshot saves an image of the page in the folder that DROVER_SCREENSHOTS names, if it is set.
+// Screenshot saves an image of the page in the folder given by DROVER_SCREENSHOTS, if it is set.
 func (p *Page) Screenshot(name string, width, height int) {
 	p.t.Helper()
 	if os.Getenv("DROVER_SCREENSHOTS") == "" {
@@ -44,7 +44,7 @@ func (p *Page) Screenshot(name string, width, height int) {
 	p.Call("Emulation.clearDeviceMetricsOverride", nil, nil)
 }
 
-// Shot saves an image of the page at its present size in the folder that DROVER_SCREENSHOTS names, if it is set.
+// Shot saves an image of the page at its current size in the folder given by DROVER_SCREENSHOTS, if it is set.
 func (p *Page) Shot(name string) {
 	p.t.Helper()
 	folder := os.Getenv("DROVER_SCREENSHOTS")

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chromium drives a real headless Chromium as a person with a keyboard, by the pipe of its debugging protocol.
+// Package chromium controls a real headless Chromium like a user with a keyboard, using the pipe of its debugging
+// protocol.
 package chromium
 
 import (
@@ -18,7 +19,7 @@ import (
 	"time"
 )
 
-// Page is one page of a browser of its own. Open makes it.
+// Page is the only page of its own browser. Use Open to create a Page.
 type Page struct {
 	t       testing.TB
 	session string
@@ -43,8 +44,8 @@ type message struct {
 	} `json:"error,omitempty"`
 }
 
-// Open starts a browser with one empty page, which ends with the test. The test is skipped where no Chromium is
-// installed. It accepts any certificate: it only shows pages of the test's own servers.
+// Open starts a browser with one empty page. It ends with the test. The test is skipped if Chromium is not installed.
+// The browser accepts any certificate, because it shows only pages of the test's own servers.
 func Open(t testing.TB, scripts bool) *Page {
 	t.Helper()
 	program := Find(t)
@@ -81,7 +82,7 @@ func Open(t testing.TB, scripts bool) *Page {
 	return p
 }
 
-// Find returns the program of an installed Chromium, or skips the test.
+// Find returns the path of an installed Chromium, or skips the test.
 func Find(t testing.TB) string {
 	t.Helper()
 	for _, name := range []string{"chromium-headless-shell", "chromium", "google-chrome"} {
@@ -107,7 +108,7 @@ func (p *Page) attach(scripts bool) {
 	p.Call("Emulation.setScriptExecutionDisabled", map[string]any{"value": !scripts}, nil)
 }
 
-// read passes answers on, and keeps what the page asks for and complains about.
+// read passes on responses, and records the requests and the errors of the page.
 func (p *Page) read(from *os.File) {
 	messages := bufio.NewReader(from)
 	for {
@@ -194,7 +195,7 @@ func (p *Page) call(method string, params, result any) error {
 	}
 }
 
-// Go opens an address.
+// Go opens a URL.
 func (p *Page) Go(address string) {
 	p.t.Helper()
 	var gone struct{ ErrorText string }
@@ -204,7 +205,7 @@ func (p *Page) Go(address string) {
 	}
 }
 
-// Type types text where the focus is.
+// Type types text into the focused element.
 func (p *Page) Type(text string) {
 	p.t.Helper()
 	p.Call("Input.insertText", map[string]any{"text": text}, nil)
@@ -223,13 +224,13 @@ func (p *Page) Press(key string) {
 	}
 }
 
-// Element is what a screen reader says of one element.
+// Element is the description of an element that a screen reader gets.
 type Element struct {
 	Role, Name, Value string
 	Focused           bool
 }
 
-// Elements are the elements that a screen reader finds on the page, in order. An error means that the page is being
+// Elements returns the elements that a screen reader finds on the page, in order. An error means that the page is being
 // replaced.
 func (p *Page) Elements() ([]Element, error) {
 	type value struct{ Value any }
@@ -265,21 +266,21 @@ func (p *Page) Elements() ([]Element, error) {
 	return all, nil
 }
 
-// Requests are the addresses that were asked for so far.
+// Requests returns the URLs that the page has requested so far.
 func (p *Page) Requests() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return append([]string{}, p.requests...)
 }
 
-// Problems are the browser's complaints so far, such as violations of the page's policy, and logged messages.
+// Problems returns the browser's errors so far, such as violations of the page's policy, and logged messages.
 func (p *Page) Problems() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return append([]string{}, p.problems...)
 }
 
-// String lists elements, for messages of tests.
+// String lists elements for test failures.
 func String(elements []Element) string {
 	var b strings.Builder
 	for _, e := range elements {
@@ -288,7 +289,7 @@ func String(elements []Element) string {
 	return b.String()
 }
 
-// Evaluate runs a script in the page and waits for its promise, if it returns one. The result may be nil.
+// Evaluate runs a script in the page. If the script returns a promise, Evaluate waits for it. The result may be nil.
 func (p *Page) Evaluate(script string, result any) {
 	p.t.Helper()
 	var answer struct {

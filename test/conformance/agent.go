@@ -25,14 +25,14 @@ import (
 )
 
 const (
-	// directPort is the port of the member's nodes that leads to its agent.
+	// directPort is the port of the member's nodes that is forwarded to its agent.
 	directPort = "30064"
-	// offline is the life of the user's tokens. The plugin renews them after half of it, so several times in a run of all
-	// tests, and a request may be open for the other half at least.
+	// offline is the lifetime of the user's tokens. The plugin renews them after half of it, which happens several times
+	// in a run of all tests. A request may be open for at least the other half.
 	offline = "20m"
 )
 
-// directService leads from a port of each node to the agent, as docs/spec/cluster.md asks for.
+// directService forwards a port of each node to the agent, as docs/spec/cluster.md requires.
 const directService = `apiVersion: v1
 kind: Service
 metadata: {name: direct, namespace: drover-agent}
@@ -46,8 +46,8 @@ spec:
 // nodeAddress is the JSONPath of the address of the first node.
 const nodeAddress = `jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}`
 
-// openAgent has the member's agent serve users at an address of its own, signs a user in at the hub, and writes the
-// kubeconfig with which the user comes to that address.
+// openAgent makes the member's agent serve users at its own address, signs a user in to the hub, and writes the
+// kubeconfig with which the user connects to that address.
 func (f *fixture) openAgent(ctx context.Context, name types.NamespacedName) error {
 	ctx, cancel := context.WithTimeout(ctx, upLimit)
 	defer cancel()
@@ -79,7 +79,7 @@ func servesUsers(c *v1.Cluster) bool {
 	return c.Status.DirectAuthority != "" && meta.IsStatusConditionTrue(c.Status.Conditions, v1.ConditionDirectAccess)
 }
 
-// signIn makes a User of the hub and signs it in by the plugin, as a person does at a computer without a browser.
+// signIn creates a User on the hub and signs it in with the plugin, like a person at a computer without a browser.
 func (f *fixture) signIn(ctx context.Context) error {
 	bundle, err := f.hub.Bundle(ctx)
 	if err != nil {
@@ -110,8 +110,9 @@ func (f *fixture) signIn(ctx context.Context) error {
 	})
 }
 
-// writeAgentKubeconfig writes what the plugin prints for the Cluster. It returns an error if the plugin does not choose
-// the agent's own address, because the agent does not answer there yet, or if the user may do nothing there yet.
+// writeAgentKubeconfig writes the kubeconfig that the plugin prints for the Cluster. It returns an error if the plugin
+// does not choose the agent's own address, because the agent does not respond there yet, or if the user has no rights
+// there yet.
 func (f *fixture) writeAgentKubeconfig(ctx context.Context, name types.NamespacedName) error {
 	command, err := f.drover(ctx, "kubeconfig", name.String(), "--hub", f.issuer())
 	if err != nil {
@@ -136,8 +137,8 @@ func (f *fixture) writeAgentKubeconfig(ctx context.Context, name types.Namespace
 	return err
 }
 
-// agentKubeconfig returns the current context of the plugin's kubeconfig, with the path of the plugin and the home of
-// its user, so that it works wherever tests start kubectl.
+// agentKubeconfig returns the current context of the plugin's kubeconfig, with the path of the plugin and the home
+// folder of its user, so that it works wherever tests start kubectl.
 func agentKubeconfig(content []byte, plugin, home string) (*clientcmdapi.Config, error) {
 	config, err := clientcmd.Load(content)
 	if err != nil {
@@ -156,7 +157,7 @@ func agentKubeconfig(content []byte, plugin, home string) (*clientcmdapi.Config,
 	return config, clientcmdapi.MinifyConfig(config)
 }
 
-// drover returns a command of the plugin where the tests run, for the user who signs in.
+// drover returns a command of the plugin, in the environment of the tests, for the user who signs in.
 func (f *fixture) drover(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	args, err := f.lab.Beside(append([]string{f.plugin}, args...)...)
 	if err != nil {
@@ -178,7 +179,7 @@ func output(command *exec.Cmd) ([]byte, error) {
 	return out, nil
 }
 
-// home is the folder in which the plugin keeps the user's session.
+// home is the folder in which the plugin stores the user's session.
 func (f *fixture) home() string { return filepath.Join(f.dir, "home") }
 
 // issuer is the URL at which users sign in.

@@ -28,14 +28,15 @@ import (
 )
 
 const (
-	// bridge is where nodes, pods and the tests, which run beside them, reach the machine: see package nodes.
+	// bridge is the address at which nodes, pods and the tests, which run in the same network, reach the machine; see
+	// package nodes.
 	bridge = "10.90.0.1"
-	// upLimit bounds each step of bringing up hub and member.
+	// upLimit is the time limit for each step of bringing up the hub and the member.
 	upLimit = 10 * time.Minute
 
 	hubPlane, member = "hub", "member"
-	// user is the name of two users who are bound to all rights in the member: a user of the hub's API server with a
-	// token, and a user that signs in to the hub.
+	// user is the name of two users with all rights in the member: a user of the hub's API server with a token, and a user
+	// who signs in to the hub.
 	user, token = "conformance", "conformance-token"
 )
 
@@ -48,7 +49,7 @@ clusters:
 - {name: member, nodes: [{}, {}]}
 `
 
-// bindings give both users all rights in the member.
+// bindings grant both users all rights in the member.
 const bindings = `apiVersion: cluster.drover.dev/v1
 kind: ClusterRoleTemplateBinding
 metadata: {name: conformance-hub, namespace: default}
@@ -78,7 +79,8 @@ type fixture struct {
 	plugin  string
 }
 
-// bringUp makes a fixture in a folder. down removes what a failed one made, too.
+// bringUp creates a fixture in a folder. down also removes the objects of a fixture that could not be created
+// completely.
 func bringUp(ctx context.Context, dir string) (*fixture, error) {
 	f := &fixture{dir: dir}
 	root, err := framework.Sources()
@@ -121,7 +123,7 @@ func bringUp(ctx context.Context, dir string) (*fixture, error) {
 	return f, f.openAgent(ctx, name)
 }
 
-// agentImage writes the image of the agent, whose name changes with the program.
+// agentImage writes the image of the agent. The image's name changes with the program.
 func agentImage(dir, program string) (name, tarball string, err error) {
 	content, err := os.ReadFile(program)
 	if err != nil {
@@ -132,8 +134,8 @@ func agentImage(dir, program string) (name, tarball string, err error) {
 	return name, tarball, nodes.WriteImage(tarball, nodes.Image{Name: name, Programs: []string{program}, User: "65532:65532"})
 }
 
-// startHub starts a control plane with two managers. Agents know the address of the first one only, so that the second
-// one serves the member in a hop.
+// startHub starts a control plane with two managers. Agents know only the address of the first one, so the second one
+// serves the member in one hop.
 func (f *fixture) startHub(ctx context.Context, programs framework.Programs, image string) error {
 	ctx, cancel := context.WithTimeout(ctx, upLimit)
 	defer cancel()
@@ -153,13 +155,13 @@ func (f *fixture) startHub(ctx context.Context, programs framework.Programs, ima
 	return err
 }
 
-// onBridge is where nodes and pods reach an address of the machine's loopback.
+// onBridge returns the address at which nodes and pods reach an address on the machine's loopback interface.
 func onBridge(address string) string {
 	_, port, _ := net.SplitHostPort(address)
 	return net.JoinHostPort(bridge, port)
 }
 
-// startMember brings up the member's control plane and nodes, which have the images.
+// startMember brings up the member's control plane and its nodes, which have the images.
 func (f *fixture) startMember(ctx context.Context, images []string) error {
 	ctx, cancel := context.WithTimeout(ctx, upLimit)
 	defer cancel()
@@ -180,7 +182,7 @@ func (f *fixture) startMember(ctx context.Context, images []string) error {
 	return err
 }
 
-// importMember applies the agent's manifest in the member, binds the users and waits until both managers serve the
+// importMember applies the agent's manifest in the member, binds the users, and waits until both managers serve the
 // member.
 func (f *fixture) importMember(ctx context.Context, name types.NamespacedName) error {
 	ctx, cancel := context.WithTimeout(ctx, upLimit)
@@ -211,8 +213,7 @@ func (f *fixture) atMember(ctx context.Context, in []byte, args ...string) (stri
 	return framework.Kubectl(ctx, framework.Programs{Kubectl: f.kubectl}, f.lab.Kubeconfig(member), in, args...)
 }
 
-// writeKubeconfigs writes a kubeconfig for each way but the agent's, with the address at which the tests reach it from
-// where they run.
+// writeKubeconfigs writes a kubeconfig for each way except the agent's, with the address that the tests can reach.
 func (f *fixture) writeKubeconfigs(ctx context.Context, name types.NamespacedName) error {
 	direct, err := os.ReadFile(f.lab.Kubeconfig(member))
 	if err != nil {
@@ -235,7 +236,7 @@ func (f *fixture) writeKubeconfigs(ctx context.Context, name types.NamespacedNam
 
 func (f *fixture) kubeconfig(way string) string { return filepath.Join(f.dir, way+".kubeconfig") }
 
-// run is how the tests run on one way.
+// run describes how the tests run on one way.
 func (f *fixture) run(way string, o options) run {
 	return run{
 		kubeconfig: f.kubeconfig(way), kubectl: f.kubectl, dir: filepath.Join(f.dir, "results", way),
@@ -243,14 +244,14 @@ func (f *fixture) run(way string, o options) run {
 	}
 }
 
-// A footprint is what a process holds.
+// A footprint is the resource usage of a process.
 type footprint struct {
 	name        string
 	descriptors int
 	resident    int64 // bytes
 }
 
-// footprint returns what the managers hold.
+// footprint returns the resource usage of the managers.
 func (f *fixture) footprint() ([]footprint, error) {
 	var all []footprint
 	for _, replica := range f.hub.Replicas {
@@ -268,7 +269,7 @@ func (f *fixture) footprint() ([]footprint, error) {
 	return all, nil
 }
 
-// resident reads the resident memory, in bytes, of the text of /proc/<pid>/status.
+// resident reads the resident memory, in bytes, from the text of /proc/<pid>/status.
 func resident(status string) int64 {
 	for line := range strings.Lines(status) {
 		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "VmRSS:" {
@@ -279,7 +280,7 @@ func resident(status string) int64 {
 	return 0
 }
 
-// down ends and removes what bringUp has made.
+// down stops and removes everything that bringUp has created.
 func (f *fixture) down() error {
 	var errs []error
 	if f.lab != nil || exists(filepath.Join(f.dir, "lab")) {

@@ -25,15 +25,15 @@ import (
 	"github.com/drover-dev/drover/test/lab/nodes"
 )
 
-// packages are the packages of Debian with the programs that the images have.
+// packages are the Debian packages with the programs that the images contain.
 const packages = "busybox-static curl dnsutils netcat-openbsd iperf nginx-light"
 
-// tools are programs of this machine that images have beside busybox.
+// tools are programs of this machine that images contain in addition to busybox.
 func tools() []string {
 	return []string{"bash", "curl", "dig", "nslookup", "nc", "iperf", "ip", "getent", "hostname", "unshare", "nsenter", "printenv"}
 }
 
-// checkPrograms returns an error that says which programs this machine lacks, and what to do.
+// checkPrograms returns an error that lists the programs that are missing on this machine, and says what to do.
 func checkPrograms() error {
 	var missing []string
 	for _, program := range append(tools(), "busybox", "nginx") {
@@ -47,10 +47,10 @@ func checkPrograms() error {
 	return nil
 }
 
-// A root is the root file system of an image, by path without a leading slash.
+// A root is the root file system of an image. The keys are paths without a leading slash.
 type root map[string]tar.Header
 
-// content of the files of a root, by path, is kept beside the headers.
+// content is the content of a root's files, by path. It is stored separately from the headers.
 type image struct {
 	root    root
 	content map[string][]byte
@@ -90,7 +90,7 @@ func (i *image) write(at string, content []byte, mode int64) {
 	i.content[at] = content
 }
 
-// add copies a file of this machine. A link becomes the file to which it leads.
+// add copies a file of this machine. For a link, it copies the file that the link points to.
 func (i *image) add(file, at string) error {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -100,7 +100,7 @@ func (i *image) add(file, at string) error {
 	return nil
 }
 
-// addTree copies the files of a folder to the top of the image.
+// addTree copies the files of a folder to the root of the image.
 func (i *image) addTree(dir string) error {
 	return filepath.WalkDir(dir, func(file string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -113,7 +113,7 @@ func (i *image) addTree(dir string) error {
 
 var libraryPath = regexp.MustCompile(`/\S+`)
 
-// addProgram copies a program of this machine with its libraries, and links it into /bin.
+// addProgram copies a program of this machine with its libraries, and creates a link to it in /bin.
 func (i *image) addProgram(ctx context.Context, name string) error {
 	file, err := exec.LookPath(name)
 	if err != nil {
@@ -209,8 +209,8 @@ func (i *image) tarball(file string, names []string) error {
 	return nodes.WriteLayer(file, names, layer.Bytes(), i.config)
 }
 
-// writeImages writes tarballs of the images that the chosen tests use, each with the names that the suite has for it,
-// and returns their paths.
+// writeImages writes tarballs of the images that the chosen tests use, each with the names that the suite uses, and
+// returns their paths.
 func writeImages(ctx context.Context, dir string, names []string, sources string, assets lab.Assets) ([]string, error) {
 	pause := filepath.Join(dir, "pause")
 	if err := nodes.BuildPause(ctx, pause); err != nil {
@@ -242,7 +242,7 @@ func writeImages(ctx context.Context, dir string, names []string, sources string
 	return tarballs, nil
 }
 
-// builders make the images by the names that the suite has for them.
+// builders build the images. The keys are the names that the suite uses.
 func builders(ctx context.Context, sources, pause string, assets lab.Assets) map[string]func() (*image, error) {
 	page := func(name string) func() (*image, error) {
 		return func() (*image, error) {

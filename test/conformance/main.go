@@ -3,8 +3,8 @@
 
 //go:build linux
 
-// Command conformance runs Kubernetes' own end-to-end tests against a member with real nodes, directly at its API
-// server and on the ways that Drover offers, and compares.
+// Command conformance runs Kubernetes' own end-to-end tests against a member with real nodes, first directly at its API
+// server and then on the ways that Drover provides, and compares the results.
 package main
 
 import (
@@ -27,19 +27,19 @@ import (
 	"github.com/drover-dev/drover/test/lab/nodes"
 )
 
-// The ways to the member. Each after the first runs what passed on the first.
+// The ways to reach the member. On each way after the first, the tests that passed on the first way are run.
 const (
 	wayDirect  = "direct"
 	wayHub     = "hub"
 	wayReplica = "replica"
-	// wayAgent is what Drover calls direct access: the user comes to the member's agent at its own address.
+	// wayAgent is Drover's direct access: the user connects to the member's agent at its own address.
 	wayAgent = "agent"
 )
 
-// ways returns all of them, in the order in which they are run.
+// ways returns all ways, in the order in which they are tested.
 func ways() []string { return []string{wayDirect, wayHub, wayReplica, wayAgent} }
 
-// options of a run.
+// options are the options of a run.
 type options struct {
 	ways  []string
 	focus string
@@ -138,7 +138,7 @@ func start(ctx context.Context, o options) (err error) {
 	return all.verdict()
 }
 
-// runAll runs the tests on each way. Each later way runs the tests that passed on the first.
+// runAll runs the tests on each way. On each later way, it runs the tests that passed on the first.
 func (f *fixture) runAll(ctx context.Context, o options) (outcomes, error) {
 	var all outcomes
 	tests := o.tests
@@ -164,9 +164,9 @@ func (f *fixture) runAll(ctx context.Context, o options) (outcomes, error) {
 	return all, nil
 }
 
-// runWay runs tests on a way. A test that passed directly and fails here runs once more, alone, because many of
-// Kubernetes' tests have bounds that a busy machine exceeds. A test that fails directly runs nowhere else, so it is not
-// repeated: most of those wait for minutes for something that the lab does not have.
+// runWay runs tests on a way. A test that passed directly and fails on another way is run once more, alone, because
+// many of Kubernetes' tests have time limits that a busy machine exceeds. A test that fails directly is not run on
+// other ways, so it is not repeated. Most of these tests wait for minutes for something that the lab does not have.
 func (f *fixture) runWay(ctx context.Context, r run, way string, tests []string) (results, error) {
 	say("%s: %d tests, %d at a time", way, len(tests), r.procs)
 	first, err := f.suite.run(ctx, r, tests)

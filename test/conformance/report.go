@@ -17,16 +17,16 @@ import (
 	"time"
 )
 
-// accepted has a line for each test that may pass directly and fail on other ways: its name, these ways with commas
-// between them, and the reason, with tabs between the three.
+// accepted has a line for each test that may pass directly and fail on other ways: the test's name, these ways
+// separated by commas, and the reason. These three fields are separated by tabs.
 //
 //go:embed accepted.txt
 var accepted string
 
-// conformanceTag is part of the names of the tests that decide whether a cluster conforms.
+// conformanceTag is part of the names of the tests that determine whether a cluster conforms.
 const conformanceTag = "[Conformance]"
 
-// An outcome is what became of the tests on one way.
+// An outcome contains the results of the tests on one way.
 type outcome struct {
 	way           string
 	took          time.Duration
@@ -34,21 +34,21 @@ type outcome struct {
 	before, after []footprint
 }
 
-// outcomes of all ways. The first is the reference of the others.
+// outcomes contains the outcomes of all ways. The others are compared with the first.
 type outcomes []outcome
 
-// A difference is a test that passed on the first way and not on another.
+// A difference is a test that passed on the first way but not on another.
 type difference struct {
 	way string
 	result
-	// reason is why it is accepted, or empty.
+	// reason is the reason why the difference is accepted, or empty.
 	reason string
 }
 
 // A place is a test on a way.
 type place struct{ way, test string }
 
-// reasons reads why differences are accepted. A line that is not as accepted.txt has them is left out.
+// reasons reads the reasons why differences are accepted. It ignores lines that do not have the format of accepted.txt.
 func reasons(accepted string) map[place]string {
 	why := map[place]string{}
 	for line := range strings.Lines(accepted) {
@@ -63,7 +63,7 @@ func reasons(accepted string) map[place]string {
 	return why
 }
 
-// differences returns the tests that passed on the first way and not on the others.
+// differences returns the tests that passed on the first way but not on the others.
 func (all outcomes) differences() []difference {
 	var found []difference
 	why := reasons(accepted)
@@ -77,8 +77,8 @@ func (all outcomes) differences() []difference {
 	return found
 }
 
-// verdict returns an error if a test passed on the first way, failed on another, and that is not accepted; or if a way
-// did not run all.
+// verdict returns an error if a test passed on the first way and failed on another, unless that is accepted. It also
+// returns an error if not all tests were run on a way.
 func (all outcomes) verdict() error {
 	var wrong []string
 	for _, d := range all.differences() {
@@ -98,7 +98,7 @@ func (all outcomes) verdict() error {
 	return nil
 }
 
-// count returns how many tests ran and passed, with all names or with the tag alone.
+// count returns the number of tests that ran and the number that passed, for all names or only for names with the tag.
 func (r results) count(tag string) (ran, good int) {
 	for _, one := range r {
 		if strings.Contains(one.name, tag) {
@@ -111,7 +111,7 @@ func (r results) count(tag string) (ran, good int) {
 	return ran, good
 }
 
-// later returns how many tests passed only when they ran again, alone.
+// later returns the number of tests that passed only when they were run again, alone.
 func (r results) later() int {
 	n := 0
 	for _, one := range r {
@@ -122,7 +122,7 @@ func (r results) later() int {
 	return n
 }
 
-// median of the times of the tests that passed.
+// median returns the median time of the tests that passed.
 func (r results) median() time.Duration {
 	var times []time.Duration
 	for _, one := range r {
@@ -137,7 +137,7 @@ func (r results) median() time.Duration {
 	return times[len(times)/2].Round(100 * time.Millisecond)
 }
 
-// report writes the outcome as tables of Markdown.
+// report writes the outcome as Markdown tables.
 func report(w io.Writer, all outcomes) {
 	fmt.Fprint(w, "| way | ran | passed | of these when run again alone | `[Conformance]` | median time of a test | all |\n|---|---|---|---|---|---|---|\n")
 	for _, o := range all {
@@ -197,7 +197,7 @@ func writePage(file, version string, o options, all outcomes) error {
 	return os.WriteFile(file, page.Bytes(), 0o644)
 }
 
-// revision returns the commit that this program was built of.
+// revision returns the commit that this program was built from.
 func revision() string {
 	info, _ := debug.ReadBuildInfo()
 	for _, s := range info.Settings {

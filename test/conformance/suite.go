@@ -26,16 +26,17 @@ import (
 )
 
 const (
-	// registry is the name under which the suite expects its images. There is no such host: nodes have the images already.
+	// registry is the registry in the names of the suite's images. There is no such host, because nodes already have the
+	// images.
 	registry = "lab.example.com"
-	// invalid is a registry of which no image can be pulled, for tests of that.
+	// invalid is a registry from which no image can be pulled, for tests of this case.
 	invalid = "invalid.example.com"
 
-	// grace is how long a test may clean up after the time is up.
+	// grace is how long a test may clean up after its time has run out.
 	grace = 30 * time.Second
 )
 
-// registries has the suite use one name of a registry in place of its own.
+// registries makes the suite use one registry name instead of its own names.
 const registries = `promoterE2eRegistry: ` + registry + `
 buildImageRegistry: ` + registry + `
 invalidRegistry: ` + invalid + `
@@ -47,7 +48,7 @@ dockerLibraryRegistry: ` + registry + `
 cloudProviderGcpRegistry: ` + registry + `
 `
 
-// A suite is Kubernetes' end-to-end tests with the images that they use.
+// A suite contains Kubernetes' end-to-end tests and the images that they use.
 type suite struct {
 	version    string
 	tool       *lab.Tool
@@ -55,7 +56,7 @@ type suite struct {
 	images     []string // tarballs
 }
 
-// newSuite builds the suite and its images, into a folder.
+// newSuite builds the suite and its images in a folder.
 func newSuite(ctx context.Context, dir string) (*suite, error) {
 	tool, err := lab.ConformanceTool(ctx, os.Stderr)
 	if err != nil {
@@ -80,7 +81,7 @@ func newSuite(ctx context.Context, dir string) (*suite, error) {
 	return s, err
 }
 
-// imageNames asks the suite for the names of its images.
+// imageNames gets the names of the suite's images from the suite.
 func (s *suite) imageNames(ctx context.Context) ([]string, error) {
 	list := exec.CommandContext(ctx, s.tool.Assets[lab.E2ETest], "--list-images")
 	list.Env = append(os.Environ(), "KUBE_TEST_REPO_LIST="+s.registries)
@@ -91,18 +92,18 @@ func (s *suite) imageNames(ctx context.Context) ([]string, error) {
 	return strings.Fields(string(out)), nil
 }
 
-// A run is how the suite runs.
+// A run describes how the suite is run.
 type run struct {
 	kubeconfig, kubectl string
-	// dir gets the log and the report.
+	// dir is the folder for the log and the report.
 	dir   string
 	procs int
 	limit time.Duration
-	// beside returns the command that runs another one where nodes and pods are reached.
+	// beside returns a command that runs another command where nodes and pods can be reached.
 	beside func(args ...string) ([]string, error)
 }
 
-// run runs tests and returns what became of each.
+// run runs tests and returns the result of each.
 func (s *suite) run(ctx context.Context, r run, tests []string) (results, error) {
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return nil, err
@@ -135,7 +136,7 @@ func (s *suite) run(ctx context.Context, r run, tests []string) (results, error)
 	return readReport(content)
 }
 
-// tell prints every minute how many tests of a log have ended, until ctx does.
+// tell prints the number of tests in a log that have ended, every minute, until ctx ends.
 func tell(ctx context.Context, log string, all int) {
 	ticker := time.NewTicker(time.Minute)
 	defer ticker.Stop()
@@ -151,7 +152,7 @@ func tell(ctx context.Context, log string, all int) {
 	}
 }
 
-// focus is the regular expression of exactly these tests.
+// focus returns a regular expression that matches exactly these tests.
 func focus(tests []string) string {
 	var b bytes.Buffer
 	for i, name := range tests {
@@ -163,14 +164,14 @@ func focus(tests []string) string {
 	return b.String()
 }
 
-// A result is what became of one test.
+// A result is the result of one test.
 type result struct {
 	name  string
 	state string
 	took  time.Duration
-	// failure is its first line.
+	// failure is the first line of the failure.
 	failure string
-	// again means that the test failed beside others and then ran alone.
+	// again means that the test failed when it ran with others, and then ran alone.
 	again bool
 }
 
@@ -178,7 +179,7 @@ type results []result
 
 const (
 	passed = "passed"
-	// ended is what ginkgo prints for each test that has ended.
+	// ended is the line that ginkgo prints for each test that has ended.
 	ended = "•"
 )
 
@@ -204,7 +205,7 @@ func (r results) failed() []string {
 	return names
 }
 
-// amended returns the results, replaced by the results of a second run where there are any.
+// amended returns the results, with the results of a second run in place of the first where there are any.
 func (r results) amended(second results) results {
 	all := slices.Clone(r)
 	for i, one := range all {
@@ -216,7 +217,7 @@ func (r results) amended(second results) results {
 	return all
 }
 
-// readReport reads a report of ginkgo. A test that did not run is left out.
+// readReport reads a report of ginkgo. It omits tests that did not run.
 func readReport(content []byte) (results, error) {
 	var suites []struct {
 		SpecReports []struct {

@@ -116,7 +116,8 @@ func enrol(ctx context.Context, f flags, bundle []byte) ([]sim.Member, error) {
 	}.Do(ctx)
 }
 
-// checkFileLimit: each member is one socket. The Go runtime has raised the soft limit to the hard one already.
+// checkFileLimit checks the limit on open files, because each member needs one socket. The Go runtime has already
+// raised the soft limit to the hard limit.
 func checkFileLimit(members int) error {
 	const spare = 200
 	var limit syscall.Rlimit

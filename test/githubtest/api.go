@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// WriteJSON answers as GitHub's API does.
+// WriteJSON writes a response in the same way as GitHub's API.
 func WriteJSON(w http.ResponseWriter, status int, value any) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("X-GitHub-Media-Type", "github.v3; format=json")
@@ -21,7 +21,7 @@ func WriteJSON(w http.ResponseWriter, status int, value any) {
 	_ = json.NewEncoder(w).Encode(value)
 }
 
-// Message answers with an error of GitHub's API.
+// Message writes an error response of GitHub's API.
 func Message(w http.ResponseWriter, status int, message string) {
 	WriteJSON(w, status, map[string]string{"message": message, "documentation_url": "https://docs.github.com/rest", "status": strconv.Itoa(status)})
 }
@@ -65,7 +65,7 @@ func (g *GitHub) api(w http.ResponseWriter, r *http.Request, path string) {
 	}
 }
 
-// singleSignOn sets the header of lists that lack organizations, which it names by numbers.
+// singleSignOn sets the header of lists that omit organizations. The header identifies these organizations by number.
 func (a Account) singleSignOn(w http.ResponseWriter) {
 	if len(a.SSO) > 0 {
 		w.Header().Set("X-GitHub-SSO", "partial-results; organizations=20582480"+strings.Repeat(",21955855", len(a.SSO)-1))
@@ -94,7 +94,7 @@ func (a Account) teams() []any {
 	return items
 }
 
-// page answers with one page of items and the Link header that GitHub documents.
+// page writes one page of items with the Link header that GitHub documents.
 func page(w http.ResponseWriter, r *http.Request, items []any) {
 	number := func(key string, otherwise int) int {
 		if n, err := strconv.Atoi(r.URL.Query().Get(key)); err == nil && n > 0 {

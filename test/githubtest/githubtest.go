@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package githubtest is a stand-in of GitHub for tests, modelled on what GitHub documents of its OAuth apps and its
+// Package githubtest is a fake GitHub server for tests. It implements GitHub's documentation of OAuth apps and of the
 // REST API.
 //
-// It answers as github.com does to the host api.<any>, and as an Enterprise Server does below /api/v3. It signs in,
-// without a page, the account that Approve names.
+// It responds like github.com for the host api.<any>, and like an Enterprise Server below /api/v3. It signs in the
+// account that Approve names, without showing a page.
 package githubtest
 
 import (
@@ -21,37 +21,39 @@ import (
 	"testing"
 )
 
-// The OAuth app that the stand-in knows.
+// The OAuth app that the fake server accepts.
 const (
 	ClientID     = "Iv1.0123456789abcdef"
 	ClientSecret = "0123456789abcdef0123456789abcdef01234567" // #nosec G101 -- of the stand-in
 )
 
-// maxTokens is the number of tokens of one user, app and scope: GitHub revokes the oldest for a further one.
+// maxTokens is the maximum number of tokens for one user, app and scope. GitHub revokes the oldest token when another
+// one is created.
 const maxTokens = 10
 
-// Account is an account of the stand-in.
+// Account is an account on the fake server.
 type Account struct {
 	ID    int64
 	Login string
-	// Kind is the account's type, User if it is empty.
+	// Kind is the account's type. The default is User.
 	Kind string
-	// Orgs are organizations with the state of membership, active or pending.
+	// Orgs maps organizations to the state of the membership, active or pending.
 	Orgs map[string]string
-	// Teams are organization/team.
+	// Teams are teams in the format organization/team.
 	Teams     []string
 	Suspended bool
-	// SSO are organizations that require single sign-on, which the user has not used with the app: lists lack them.
+	// SSO are organizations that require single sign-on and for which the user has not authorized the app. Lists omit
+	// them.
 	SSO []string
 }
 
-// grant is a code that was not redeemed yet.
+// grant is a code that has not been redeemed yet.
 type grant struct {
 	id                         int64
 	callback, challenge, scope string
 }
 
-// GitHub is the stand-in.
+// GitHub is the fake server.
 type GitHub struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -65,7 +67,7 @@ type GitHub struct {
 	heard    []*http.Request
 }
 
-// Start starts a stand-in that ends with the test.
+// Start starts a fake server that is stopped at the end of the test.
 func Start(t testing.TB, accounts ...Account) *GitHub {
 	t.Helper()
 	g := &GitHub{accounts: map[int64]Account{}, grants: map[string]grant{}, tokens: map[string]int64{}, scope: "read:org"}
@@ -84,14 +86,14 @@ func (g *GitHub) Set(a Account) {
 	g.accounts[a.ID] = a
 }
 
-// Approve says which account signs in and which scopes it grants.
+// Approve sets the account that signs in, and the scopes that it grants.
 func (g *GitHub) Approve(id int64, scope string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.approved, g.scope = id, scope
 }
 
-// Revoke ends the tokens of an account, as the user does on the page of authorized apps.
+// Revoke revokes the tokens of an account, like the user on the page of authorized apps.
 func (g *GitHub) Revoke(id int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -102,14 +104,14 @@ func (g *GitHub) Revoke(id int64) {
 	}
 }
 
-// Answer has a handler answer the requests of the API and of the token's address instead, until it is called with nil.
+// Answer makes a handler serve the requests to the API and to the token endpoint, until Answer is called with nil.
 func (g *GitHub) Answer(h http.HandlerFunc) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.answer = h
 }
 
-// Requests are the requests so far, without their bodies.
+// Requests returns the requests so far, without their bodies.
 func (g *GitHub) Requests() []*http.Request {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -137,7 +139,7 @@ func (g *GitHub) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// authorize sends the browser back with a code, as after a click on Authorize.
+// authorize redirects the browser back with a code, as after a click on Authorize.
 func (g *GitHub) authorize(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	back, err := url.Parse(q.Get("redirect_uri"))
@@ -166,7 +168,7 @@ func (g *GitHub) authorize(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusFound)
 }
 
-// token redeems a code. Without an Accept header GitHub answers with a form, and with 200 to errors too.
+// token redeems a code. Without an Accept header, GitHub responds with a form, and with status 200 even for errors.
 func (g *GitHub) token(w http.ResponseWriter, r *http.Request) {
 	form := func(v url.Values) {
 		w.Header().Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8")

@@ -24,15 +24,15 @@ import (
 )
 
 const (
-	// keysFile has the number of the key that encrypts Secrets. So has keysInEtcd.
+	// keysFile contains the number of the key that encrypts Secrets, and so does keysInEtcd.
 	keysFile   = data + "/server/cred/encryption-config.json"
 	keysInEtcd = "/stand-in/encryption"
-	// passwordFile has the password of this machine's node, which outlives k3s.
+	// passwordFile contains the password of this machine's node. It remains when k3s is stopped.
 	passwordFile = "/etc/rancher/node/password"
 )
 
-// reconcileKeys compares the key on the disk with that in the etcd of a machine. k3s does not start with a newer one,
-// and otherwise uses the data of etcd.
+// reconcileKeys compares the key on the disk with the key in the etcd of a machine. k3s does not start if the key on
+// the disk is newer, and otherwise uses the key in etcd.
 func reconcileKeys(host string) error {
 	disk, err := keyOnDisk()
 	if err != nil {
@@ -67,7 +67,7 @@ func keyOnDisk() (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(raw)))
 }
 
-// setKey writes the number of the key to the disk, and to the etcd of a machine unless that is empty.
+// setKey writes the number of the key to the disk and, unless the machine is empty, to the etcd of a machine.
 func setKey(n int, host string) error {
 	text := strconv.Itoa(n)
 	err := errors.Join(os.MkdirAll(filepath.Dir(keysFile), 0o700), os.WriteFile(keysFile, []byte(text), 0o600))
@@ -87,7 +87,7 @@ func keyInEtcd(host string) (int, error) {
 	return strconv.Atoi(string(values[0]))
 }
 
-// kv asks the etcd of a machine for keys and values, by its gateway.
+// kv requests keys and values from the etcd of a machine, through its gateway.
 func kv(host, path string, request any) ([][]byte, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -130,8 +130,8 @@ func encrypt(what string) error {
 
 func passwordOf(node string) string { return node + ".node-password.k3s" }
 
-// authenticate shows the password of this machine's node to the cluster, which keeps the first one that a node
-// shows. A refused server waits forever.
+// authenticate presents the password of this machine's node to the cluster, which stores the first password of each
+// node. A refused server waits forever.
 func authenticate(node string) error {
 	own, err := os.ReadFile(passwordFile)
 	if errors.Is(err, fs.ErrNotExist) {

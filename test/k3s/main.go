@@ -3,10 +3,10 @@
 
 //go:build linux
 
-// Command k3s is a stand-in for k3s on machines without a container runtime.
+// Command k3s replaces k3s on machines without a container runtime.
 //
-// etcd and kube-apiserver are real, and join as they do in k3s; kubelets and what pods would run are played. By the
-// name systemctl it starts and stops that.
+// etcd and kube-apiserver are real, and join in the same way as in k3s. Kubelets and the programs in pods are
+// simulated. When it is run under the name systemctl, it starts and stops these processes.
 package main
 
 import (
@@ -24,18 +24,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// settings is what the test says, in settings.json beside the program.
+// settings are the test's settings, from the file settings.json next to the program.
 type settings struct {
-	// Out has the file "ran", to which each command appends a line. Shared is a folder of all machines, with the
-	// certificates.
+	// Out is the folder with the file "ran", to which each command appends a line. Shared is a folder that all machines
+	// share, with the certificates.
 	Out, Shared string
-	// Address of the machine.
+	// Address is the address of the machine.
 	Address string
-	// Programs.
+	// Programs are the paths of the programs.
 	Etcd, Etcdutl, APIServer, Kubectl, Agent string
 }
 
-// configuration is what k3s reads.
+// configuration is the part of the configuration file that k3s reads.
 type configuration struct {
 	Node        string   `json:"node-name"`
 	Server      string   `json:"server"`
@@ -47,7 +47,7 @@ type configuration struct {
 const (
 	configFile = "/etc/rancher/k3s/config.yaml"
 	data       = "/var/lib/rancher/k3s"
-	// versionFile has the version of the program that is installed.
+	// versionFile contains the version of the installed program.
 	versionFile = "/usr/local/k3s-version"
 	resetFlag   = data + "/server/db/reset-flag"
 	upFile      = "/run/k3s.up"
@@ -106,7 +106,7 @@ func run() error {
 	return fmt.Errorf("the stand-in does not know %v", args)
 }
 
-// note appends a line to what the machine has run.
+// note appends a line to the list of commands that the machine has run.
 func note(words ...string) {
 	f, err := os.OpenFile(filepath.Join(set.Out, "ran"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err == nil {
@@ -115,7 +115,7 @@ func note(words ...string) {
 	}
 }
 
-// systemctl starts and stops k3s as a unit of the type notify does: a start returns when it is up.
+// systemctl starts and stops k3s like a unit of type notify: a start returns when the unit is up.
 func systemctl(args []string) error {
 	unit := args[len(args)-1]
 	switch args[0] {
@@ -174,7 +174,7 @@ func systemctl(args []string) error {
 	return fmt.Errorf("%s did not start", unit)
 }
 
-// stop ends k3s with all that it has started.
+// stop ends k3s and everything that it has started.
 func stop() {
 	raw, err := os.ReadFile(pidFile)
 	if err != nil {
@@ -202,7 +202,7 @@ func readConfiguration() (config configuration, err error) {
 	return config, err
 }
 
-// serve is k3s itself.
+// serve runs k3s itself.
 func serve(kind string) error {
 	_, _ = os.Remove(upFile), os.Remove(resetFlag)
 	if err := os.WriteFile(pidFile, []byte(fmt.Sprint(os.Getpid())), 0o600); err != nil {
@@ -240,7 +240,7 @@ func serve(kind string) error {
 	return kubelet.ListenAndServe()
 }
 
-// register makes the Node of this machine, and says that it is Ready.
+// register creates the Node of this machine, and reports it as Ready.
 func register(config configuration) error {
 	labels := map[string]string{}
 	for _, label := range config.Labels {

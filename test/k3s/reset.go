@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// reset makes an etcd of one member of a snapshot, with the checks that k3s makes before.
+// reset creates an etcd with one member from a snapshot, with the same checks as k3s.
 func reset(args []string) error {
 	flags := flag.NewFlagSet("server", flag.ContinueOnError)
 	var (

@@ -23,7 +23,7 @@ import (
 	"time"
 )
 
-// startServer starts etcd, which joins that of the server that the configuration names, and kube-apiserver.
+// startServer starts etcd, which joins the etcd of the server in the configuration, and kube-apiserver.
 func startServer(config configuration) error {
 	if err := errors.Join(os.MkdirAll(data+"/server/tls", 0o700), os.MkdirAll(data+"/server/manifests", 0o700), os.MkdirAll(data+"/server/db/snapshots", 0o700)); err != nil {
 		return err
@@ -65,7 +65,7 @@ func startServer(config configuration) error {
 	return errors.New("kube-apiserver is not ready")
 }
 
-// startEtcd starts etcd, which joins that of the server that the configuration names if it has no data.
+// startEtcd starts etcd. If etcd has no data, it joins the etcd of the server in the configuration.
 func startEtcd(config configuration) (err error) {
 	peer := "http://" + set.Address + ":2380"
 	members, state := []string{config.Node + "=" + peer}, "new"
@@ -119,17 +119,17 @@ func start(program string, args ...string) error {
 	return nil
 }
 
-// tombstone is the file that says that the member was removed from etcd.
+// tombstone is the file that marks the member as removed from etcd.
 const tombstone = "tombstone"
 
-// member is one of etcd.
+// member is a member of etcd.
 type member struct {
 	ID       string
 	Name     string
 	PeerURLs []string
 }
 
-// etcd asks the etcd of a machine, by its gateway.
+// etcd sends a request to the etcd of a machine, through its gateway.
 func etcd(host, path string, request any) ([]member, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -176,7 +176,8 @@ func join(config configuration, peer string) (all []string, err error) {
 	return all, nil
 }
 
-// kubectl is that of k3s. Where a node is deleted, k3s deletes its password and removes the member of etcd, too.
+// kubectl is the kubectl of k3s. When a node is deleted, k3s also deletes the node's password and removes its member
+// from etcd.
 func kubectl(args []string) error {
 	all := append([]string{"--kubeconfig", kubeconfig}, args...)
 	if len(args) < 3 || args[0] != "delete" || args[1] != "node" {
@@ -204,8 +205,8 @@ func kubectl(args []string) error {
 	return nil
 }
 
-// removeMember removes a member from etcd. etcd refuses it while a member has just joined or started. k3s then tries
-// again: a finalizer keeps the node until the member is removed.
+// removeMember removes a member from etcd. etcd refuses this while a member has just joined or started. k3s then
+// retries: a finalizer keeps the node until the member is removed.
 func removeMember(m member) (err error) {
 	for range 120 {
 		_, err = etcd("127.0.0.1", "remove", map[string]any{"ID": m.ID})
@@ -218,8 +219,8 @@ func removeMember(m member) (err error) {
 	return err
 }
 
-// deploy applies the manifests, as k3s does, and runs the agent on one server, in place of a kubelet that starts its
-// pod.
+// deploy applies the manifests, as k3s does. On one server, it also runs the agent, in place of a kubelet that starts
+// the agent's pod.
 func deploy() {
 	for ; ; <-time.After(time.Second) {
 		file := data + "/server/manifests/drover-agent.yaml"
@@ -235,7 +236,7 @@ func deploy() {
 	}
 }
 
-// runAgent runs the agent as its Deployment says, if no other server does.
+// runAgent runs the agent as specified in its Deployment, if no other server does.
 func runAgent() error {
 	lock, err := os.OpenFile(filepath.Join(set.Shared, "agent.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -290,8 +291,8 @@ func runAgent() error {
 	return agent.Run()
 }
 
-// relay carries connections to an address of this machine to a socket, behind which is the hub: nothing else leads out
-// of the machine's network.
+// relay forwards connections to an address of this machine to a socket, behind which is the hub. There is no other
+// connection from the machine's network to the outside.
 func relay(address, socket string) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {

@@ -20,10 +20,10 @@ import (
 	"time"
 )
 
-// fullDisk is the file that makes a snapshot find a full disk, beside the file "ran".
+// fullDisk is a file, next to the file "ran", that makes a snapshot fail because of a full disk.
 const fullDisk = "full"
 
-// snapshots lists and makes snapshots. As k3s does, it exits with 0 although nothing was saved.
+// snapshots lists and takes snapshots. Like k3s, it exits with status 0 even if no snapshot was saved.
 func snapshots(args []string) error {
 	note(args[0], args[1])
 	folder := data + "/server/db/snapshots"

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodesim simulates the nodes of a control plane: scheduler, kubelets and what runs in their pods.
+// Package nodesim simulates the nodes of a control plane: the scheduler, the kubelets, and the programs in pods.
 package nodesim
 
 import (
@@ -23,25 +23,26 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Script is how a pod runs and ends.
+// Script defines how a pod runs and ends.
 type Script struct {
-	// Takes is how long its container runs.
+	// Takes is how long the container runs.
 	Takes time.Duration
-	// Exit is the code that it ends with.
+	// Exit is the exit code of the container.
 	Exit int32
-	// Log receives its messages.
+	// Log is the container's log.
 	Log string
-	// Hangs has it run until it is deleted.
+	// Hangs makes the container run until the pod is deleted.
 	Hangs bool
-	// Unpullable has its image fail to be pulled.
+	// Unpullable makes the image pull fail.
 	Unpullable bool
-	// Evicted has the kubelet end it as when the node lacks memory or disk.
+	// Evicted makes the kubelet evict the pod, as when the node lacks memory or disk space.
 	Evicted bool
-	// Dies has the node die with it: the node is not ready any more, and ends no deleted pod until Revive.
+	// Dies makes the node fail together with the pod: the node is not ready anymore, and does not terminate deleted pods
+	// until Revive is called.
 	Dies bool
 }
 
-// Sim simulates nodes. Close ends it.
+// Sim simulates nodes. The caller must close it.
 type Sim struct {
 	client  client.WithWatch
 	kubelet *httptest.Server
@@ -56,7 +57,7 @@ type Sim struct {
 	dead    map[string]bool                  // nodes
 }
 
-// Start runs the pods of a control plane by scripts. nil has all succeed at once.
+// Start runs the pods of a control plane according to scripts. If scripts is nil, all pods succeed immediately.
 func Start(ctx context.Context, c client.WithWatch, scripts func(*corev1.Pod) Script) *Sim {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &Sim{client: c, stop: cancel, scripts: scripts, pods: map[types.UID]context.CancelFunc{}, logs: map[string]string{}, dead: map[string]bool{}}
@@ -70,7 +71,7 @@ func Start(ctx context.Context, c client.WithWatch, scripts func(*corev1.Pod) Sc
 	return s
 }
 
-// Close ends all pods' processes and the kubelet. Objects stay.
+// Close ends the processes of all pods and the kubelet. Objects remain.
 func (s *Sim) Close() {
 	s.stop()
 	s.running.Wait()
@@ -114,7 +115,7 @@ func setReady(node *corev1.Node, ready corev1.ConditionStatus) {
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastHeartbeatTime: metav1.Now()}}
 }
 
-// Revive makes a dead node ready again, and ends its pods that were deleted meanwhile.
+// Revive makes a failed node ready again, and terminates its pods that have been deleted in the meantime.
 func (s *Sim) Revive(ctx context.Context, name string) error {
 	s.mu.Lock()
 	delete(s.dead, name)
@@ -142,7 +143,7 @@ func (s *Sim) report(ctx context.Context, name string, ready corev1.ConditionSta
 	return s.client.Status().Patch(ctx, node, before)
 }
 
-// Seen returns the nodes on which pods of Jobs began, in order.
+// Seen returns the nodes on which pods of Jobs have started, in order.
 func (s *Sim) Seen() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +207,7 @@ func (s *Sim) see(ctx context.Context, event watch.EventType, pod *corev1.Pod) {
 	}
 }
 
-// bind gives a pod the node that its affinity names.
+// bind assigns a pod to the node in its affinity.
 func (s *Sim) bind(ctx context.Context, pod *corev1.Pod) {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
 		return
@@ -220,8 +221,8 @@ func (s *Sim) bind(ctx context.Context, pod *corev1.Pod) {
 	_ = s.client.SubResource("binding").Create(ctx, pod, binding) // a pod that is gone, or bound, needs none
 }
 
-// remove ends a pod as its kubelet does, until it is gone. It first reports that the pod has stopped: else the Job
-// controller would keep it.
+// remove terminates a pod like its kubelet, and returns when the pod is gone. It first reports that the pod has
+// stopped, because otherwise the Job controller would keep the pod.
 func (s *Sim) remove(ctx context.Context, pod *corev1.Pod) {
 	if pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
 		stopped := pod.Status.DeepCopy()
@@ -240,14 +241,14 @@ func (s *Sim) remove(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// pause waits before another try.
+// pause waits before the next attempt.
 func pause(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
 	<-ctx.Done()
 }
 
-// play runs a pod by its script until it ends.
+// play runs a pod according to its script until it ends.
 func (s *Sim) play(ctx context.Context, pod *corev1.Pod, script Script) {
 	container := corev1.ContainerStatus{Name: pod.Spec.Containers[0].Name, Image: pod.Spec.Containers[0].Image, ImageID: "sim", ContainerID: "sim://" + string(pod.UID)}
 	started := metav1.Now()

@@ -3,8 +3,8 @@
 
 // Command registry is the image registry of the distribution project, for tests.
 //
-// Unlike the project's own program it stores images in files only, so that it compiles without the libraries of cloud
-// providers. It is a module of its own, because no program of Drover may link it.
+// Unlike the project's own program, it stores images only in files, so it compiles without the libraries of cloud
+// providers. It is a separate module, because no program of Drover may link it.
 package main
 
 import (

@@ -17,7 +17,7 @@ import (
 
 const (
 	pieceSize = 32 << 10
-	// underWay is how many pieces a slow link holds in each direction before it blocks.
+	// underWay is the maximum number of pieces in each direction of a slow link. When it is reached, the link blocks.
 	underWay = 64
 )
 
@@ -57,7 +57,7 @@ func (r *Relay) serve(in *net.TCPConn) {
 	both.Wait()
 }
 
-// greet answers CONNECT. The client sends nothing more before the answer.
+// greet responds to CONNECT. The client sends no more data before the response.
 func (r *Relay) greet(in *net.TCPConn) error {
 	reader := bufio.NewReader(in)
 	request, err := http.ReadRequest(reader)
@@ -74,7 +74,7 @@ func (r *Relay) greet(in *net.TCPConn) error {
 	return err
 }
 
-// piece has the bytes of one read, and the time at which they arrive. err is why there is nothing more to read.
+// piece contains the bytes of one read, and the time at which they arrive. err is the reason why there is no more data.
 type piece struct {
 	bytes []byte
 	due   time.Time
@@ -94,7 +94,7 @@ func (r *Relay) carry(from, to *net.TCPConn) {
 	}
 }
 
-// write empties the queue.
+// write writes the pieces in the queue.
 func (r *Relay) write(to *net.TCPConn, queue <-chan piece) error {
 	for p := range queue {
 		if err := r.pass(p.due); err != nil {
@@ -135,7 +135,7 @@ func (r *Relay) read(from *net.TCPConn, queue chan<- piece) {
 	}
 }
 
-// pass returns when bytes flow and it is due, or returns an error when the relay is closed.
+// pass returns when bytes may flow and the piece is due. It returns an error if the relay is closed.
 func (r *Relay) pass(due time.Time) error {
 	if wait := time.Until(due); wait > 0 {
 		timer := time.NewTimer(wait)

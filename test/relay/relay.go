@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package relay forwards TCP connections to a server and can simulate faults of a network.
+// Package relay forwards TCP connections to a server, and can simulate network faults.
 package relay
 
 import (
@@ -14,28 +14,28 @@ import (
 	"time"
 )
 
-// dialLimit bounds a dial to the server, which is on this machine.
+// dialLimit is the time limit for dialing the server, which is on this machine.
 const dialLimit = 5 * time.Second
 
-// Options of a Relay.
+// Options are the options of a Relay.
 type Options struct {
-	// Proxy makes the relay one for HTTPS_PROXY: each connection begins with CONNECT, and leads to the server whatever
-	// that names.
+	// Proxy makes the relay a proxy for HTTPS_PROXY. Each connection starts with CONNECT, and is forwarded to the server
+	// regardless of its target.
 	Proxy bool
-	// Seed of the random parts of a Shape.
+	// Seed is the seed of the random parts of a Shape.
 	Seed uint64
 }
 
-// Shape slows a link down. The zero Shape is as fast as this machine.
+// Shape slows down a link. The zero Shape does not slow it down.
 type Shape struct {
-	// Latency of each direction, and up to how much is added to it at random. Data still arrives in the order in which it
-	// was sent.
+	// Latency is the latency of each direction, and Jitter is the maximum of a random addition to it. Data arrives in the
+	// order in which it was sent.
 	Latency, Jitter time.Duration
-	// BytesPerSecond of each connection in each direction; 0 is no limit.
+	// BytesPerSecond is the maximum rate of each connection in each direction. 0 means no limit.
 	BytesPerSecond int
 }
 
-// Relay is a link to a server. All methods may be called concurrently.
+// Relay is a link to a server. All methods are safe for concurrent use.
 type Relay struct {
 	options  Options
 	listener net.Listener
@@ -45,7 +45,7 @@ type Relay struct {
 	guarded
 }
 
-// guarded is what can be changed while connections are open.
+// guarded contains the fields that can change while connections are open.
 type guarded struct {
 	mu       sync.Mutex // guards what follows
 	server   string
@@ -57,7 +57,7 @@ type guarded struct {
 	conns    map[*net.TCPConn]bool
 }
 
-// Start starts a relay to a server, on a new loopback address. The caller must Close it.
+// Start starts a relay to a server, on a new loopback address. The caller must close it.
 func Start(ctx context.Context, server string, options Options) (*Relay, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -72,7 +72,7 @@ func Start(ctx context.Context, server string, options Options) (*Relay, error) 
 	return r, nil
 }
 
-// Close resets all connections and returns when nothing of the relay runs. It is idempotent.
+// Close resets all connections, and returns when all goroutines of the relay have ended. It is idempotent.
 func (r *Relay) Close() error {
 	r.close()
 	err := r.listener.Close()
@@ -85,10 +85,10 @@ func (r *Relay) Close() error {
 	return err
 }
 
-// Address returns where the relay listens, as host:port.
+// Address returns the address of the relay, in the format host:port.
 func (r *Relay) Address() string { return r.listener.Addr().String() }
 
-// Stall stops all bytes. No connection ends, so neither side notices.
+// Stall stops all traffic. No connection ends, so neither end detects it.
 func (r *Relay) Stall() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,21 +139,21 @@ func (r *Relay) Redirect(server string) {
 	r.server = server
 }
 
-// Slow gives the link a shape for all data sent from now on.
+// Slow sets the shape of the link for all data that is sent from now on.
 func (r *Relay) Slow(shape Shape) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shape = shape
 }
 
-// Counts returns how many connections there are, on both sides, and how many were refused.
+// Counts returns the number of open connections at both ends, and the number of refused connections.
 func (r *Relay) Counts() (open, refused int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.conns), r.refused
 }
 
-// admit notes a connection, or resets it.
+// admit records a connection, or resets it.
 func (r *Relay) admit(conn *net.TCPConn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -179,14 +179,14 @@ func (r *Relay) target() string {
 	return r.server
 }
 
-// flow returns a channel that is closed when bytes may pass.
+// flow returns a channel that is closed when bytes may flow.
 func (r *Relay) flow() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.flowing
 }
 
-// delays returns how long n bytes are under way, and how long they keep the link busy.
+// delays returns the latency of n bytes, and how long they occupy the link.
 func (r *Relay) delays(n int) (travel, busy time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

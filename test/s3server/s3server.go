@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package s3server starts a real S3 server with TLS, whose buckets are folders, for tests.
+// Package s3server starts a real S3 server for tests. The server uses TLS and stores buckets as folders.
 package s3server
 
 import (
@@ -30,25 +30,25 @@ import (
 const (
 	AccessKey = "access-of-a-test"
 	SecretKey = "hush-hush-of-a-test"
-	// Bucket is there.
+	// Bucket is the name of an existing bucket.
 	Bucket = "snapshots"
-	// Region is what the server calls itself.
+	// Region is the server's region.
 	Region = "us-east-1"
 )
 
 // Server is a server that runs until the test ends.
 type Server struct {
-	// Endpoint is its host and port.
+	// Endpoint is the host and port of the server.
 	Endpoint string
-	// CA has signed its certificate, PEM.
+	// CA is the CA that signed the server's certificate, as PEM.
 	CA []byte
-	// Folder has the objects of Bucket as files.
+	// Folder is the folder that contains the objects of Bucket as files.
 	Folder string
 	log    string
 }
 
-// Start starts the server at an address, with a command before its own such as nsenter; "127.0.0.1:0" is a free port of
-// the loopback. It skips the test if the server cannot be built.
+// Start starts the server at an address. The given command, such as nsenter, precedes the server's own command. The
+// address "127.0.0.1:0" selects a free loopback port. Start skips the test if the server cannot be built.
 func Start(t *testing.T, address string, before ...string) *Server {
 	t.Helper()
 	tool, err := lab.S3Tool(t.Context(), os.Stderr)
@@ -100,7 +100,7 @@ func Start(t *testing.T, address string, before ...string) *Server {
 	return s
 }
 
-// listens reports whether a table of the kernel has a port that is listened on.
+// listens reports whether a table from the kernel contains a listening socket on the port.
 func listens(table, port string) bool {
 	number := 0
 	_, _ = fmt.Sscan(port, &number)
@@ -113,7 +113,7 @@ func listens(table, port string) bool {
 	return false
 }
 
-// issue writes a certificate of a CA of its own.
+// issue writes a certificate that its own CA has signed.
 func (s *Server) issue(dir string) error {
 	host, _, err := net.SplitHostPort(s.Endpoint)
 	if err != nil {
@@ -140,7 +140,7 @@ func (s *Server) issue(dir string) error {
 		os.WriteFile(filepath.Join(dir, "tls.key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: rawKey}), 0o600))
 }
 
-// Log returns what the server has logged of requests.
+// Log returns the server's log of requests.
 func (s *Server) Log(t testing.TB) string {
 	raw, err := os.ReadFile(s.log)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -18,16 +18,16 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Agent is a fake agent at the far end of a real tunnel. It speaks the protocol, but has no cluster behind it.
+// Agent is a fake agent at the other end of a real tunnel. It implements the protocol, but has no cluster.
 type Agent struct {
-	// Session is the hub's end.
+	// Session is the hub's end of the tunnel.
 	Session *tunnel.Session
-	// Settings receives the settings that the hub sends, Uninstalled its requests to uninstall.
+	// Settings receives the settings that the hub sends, and Uninstalled receives the hub's requests to uninstall.
 	Settings chan protocol.Settings
-	// Deployments receives the Deployments that the hub sends, which this agent neither applies nor reports.
+	// Deployments receives the Deployments that the hub sends. This agent neither applies nor reports them.
 	Deployments chan []byte
 	Uninstalled chan struct{}
-	// Sets are the agent's sets. It is nil for an agent made by ConnectAgentServing.
+	// Sets are the agent's sets. It is nil for an agent from ConnectAgentServing.
 	Sets *Sets
 
 	conn   *tunnel.Conn
@@ -41,7 +41,7 @@ type Agent struct {
 	report protocol.Report
 }
 
-// HealthyReport is the report of an agent in a cluster of three nodes.
+// HealthyReport returns the report of an agent in a cluster with three nodes.
 func HealthyReport() protocol.Report {
 	return protocol.Report{
 		Protocol: protocol.Version, MinProtocol: protocol.MinVersion, AgentVersion: "v0.1.0", ClusterUID: "member-uid",
@@ -53,13 +53,13 @@ func HealthyReport() protocol.Report {
 	}
 }
 
-// ConnectAgent opens a tunnel in memory with an agent at its far end. It ends with the test.
+// ConnectAgent opens an in-memory tunnel with an agent at the other end. It ends with the test.
 func ConnectAgent(t testing.TB, report protocol.Report) *Agent {
 	t.Helper()
 	return ConnectAgentWith(t, report, NewSets())
 }
 
-// ConnectAgentWith is like ConnectAgent for an agent that already has sets.
+// ConnectAgentWith is like ConnectAgent, but for an agent that already has sets.
 func ConnectAgentWith(t testing.TB, report protocol.Report, sets *Sets) *Agent {
 	t.Helper()
 	a := &Agent{Sets: sets, stream: sets.stream}
@@ -67,15 +67,15 @@ func ConnectAgentWith(t testing.TB, report protocol.Report, sets *Sets) *Agent {
 	return a.connect(t, report)
 }
 
-// ConnectAgentServing is like ConnectAgent with another handler for the paths below protocol.PathSets, for example the
-// handler of a real agent, and for the stream on which the agent reports sets.
+// ConnectAgentServing is like ConnectAgent, but with another handler for the paths below protocol.PathSets and for the
+// stream on which the agent reports sets, for example the handler of a real agent.
 func ConnectAgentServing(t testing.TB, report protocol.Report, sets http.Handler, reports *stream.Stream) *Agent {
 	t.Helper()
 	return (&Agent{sets: sets, stream: reports}).connect(t, report)
 }
 
-// ConnectNodeAgent is like ConnectAgent for a node agent. A node agent reports neither sets nor plans, and refuses the
-// tasks of a leader.
+// ConnectNodeAgent is like ConnectAgent, but for a node agent. A node agent reports neither sets nor plans, and refuses
+// the tasks of a leader.
 func ConnectNodeAgent(t testing.TB, report protocol.Report) *Agent {
 	t.Helper()
 	return (&Agent{sets: http.HandlerFunc(toLeader), stream: stream.New(), nodeAgent: true}).connect(t, report)
@@ -95,17 +95,17 @@ func (a *Agent) connect(t testing.TB, report protocol.Report) *Agent {
 	return a
 }
 
-// Kill ends the tunnel at once, as when the agent is killed.
+// Kill ends the tunnel immediately, as if the agent had been killed.
 func (a *Agent) Kill() { _ = a.conn.Close() }
 
-// StopAnswering makes the agent answer no request except the one for its report, as a malicious agent could.
+// StopAnswering makes the agent respond to no requests except the request for its report, as a malicious agent might.
 func (a *Agent) StopAnswering() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.silent = true
 }
 
-// hear reports whether the agent answers requests. If not, it returns when the request has ended.
+// hear reports whether the agent responds to requests. If it does not, hear returns when the request has ended.
 func (a *Agent) hear(r *http.Request) bool {
 	a.mu.Lock()
 	silent := a.silent
@@ -194,13 +194,13 @@ func Key(t testing.TB) ed25519.PrivateKey {
 	return key
 }
 
-// Clock is a clock that tests move.
+// Clock is a clock that tests can advance.
 type Clock struct {
 	mu  sync.Mutex // guards now
 	now time.Time
 }
 
-// NewClock returns a clock that starts at a whole second, since the API server stores times in seconds.
+// NewClock returns a clock that starts at a whole second, because the API server stores times in seconds.
 func NewClock() *Clock { return &Clock{now: time.Now().UTC().Truncate(time.Second)} }
 
 // Now returns the clock's time.
@@ -210,7 +210,7 @@ func (c *Clock) Now() time.Time {
 	return c.now
 }
 
-// Advance moves the clock.
+// Advance advances the clock.
 func (c *Clock) Advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

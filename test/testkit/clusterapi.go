@@ -20,11 +20,11 @@ import (
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
 )
 
-// installing is held while CRDs are installed, because tests that start at the same time share an API server.
+// installing is held while CRDs are installed, because tests that run at the same time share an API server.
 var installing sync.Mutex
 
-// ClusterAPI installs the kinds of config/clusterapi, and Cluster, Machine and KubeadmControlPlane of Cluster API
-// without their schemas and controllers: test/e2e runs the real ones.
+// ClusterAPI installs the kinds of config/clusterapi. It also installs Cluster, Machine and KubeadmControlPlane of
+// Cluster API, without their schemas and controllers. test/e2e runs the real ones.
 func (e *Env) ClusterAPI(t testing.TB) {
 	t.Helper()
 	options := envtest.CRDInstallOptions{Paths: []string{Path(t, "config/clusterapi/bases")}, ErrorIfPathMissing: true}
@@ -50,7 +50,7 @@ func (e *Env) ClusterAPI(t testing.TB) {
 	}
 }
 
-// groupOf returns the group of a kind of Cluster API.
+// groupOf returns the API group of a kind of Cluster API.
 func groupOf(kind string) string {
 	switch kind {
 	case clusterapi.KubeadmControlPlane:
@@ -61,7 +61,7 @@ func groupOf(kind string) string {
 	return clusterapi.GroupVersion.Group
 }
 
-// Provision installs the kind of config/provision.
+// Provision installs the kinds of config/provision.
 func (e *Env) Provision(t testing.TB) {
 	t.Helper()
 	installing.Lock()
@@ -85,7 +85,7 @@ func (e *Env) ClusterAPIObject(t testing.TB, kind, namespace, name string, label
 	return object
 }
 
-// Bootstrap creates a Secret as bootstrap providers do.
+// Bootstrap creates a Secret in the same way as bootstrap providers.
 func (e *Env) Bootstrap(t testing.TB, namespace, name, cluster, data string) {
 	t.Helper()
 	secret := &corev1.Secret{
@@ -97,7 +97,8 @@ func (e *Env) Bootstrap(t testing.TB, namespace, name, cluster, data string) {
 	}
 }
 
-// InfrastructureRef returns the field by which a Cluster or Machine names its object of the provider.
+// InfrastructureRef returns the field with which a Cluster or Machine refers to its object of the infrastructure
+// provider.
 func InfrastructureRef(kind, name string) map[string]any {
 	return map[string]any{"apiGroup": infrav1.Group, "kind": kind, "name": name}
 }

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// Replace deletes a Secret and creates another with the same name and without Drover's labels. Any user with write
-// access to Secrets can do so.
+// Replace deletes a Secret, and creates another one with the same name and without Drover's labels. Any user with write
+// access to Secrets can do this.
 func (e *Env) Replace(ctx context.Context, t testing.TB, name types.NamespacedName) *corev1.Secret {
 	t.Helper()
 	theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}, Data: map[string][]byte{"theirs": []byte("yes")}}
@@ -37,8 +37,8 @@ func (e *Env) WantUnchanged(t testing.TB, made *corev1.Secret) {
 	}
 }
 
-// Competing returns a client that simulates a faster writer. It calls act before the caller's writes to main resources,
-// until act returns true once. It does not affect writes of statuses.
+// Competing returns a client that simulates a faster writer. Before the caller's writes to main resources, it calls
+// act, until act has returned true once. It does not affect writes of statuses.
 func Competing(c client.WithWatch, act func(context.Context, any) bool) client.WithWatch {
 	var mu sync.Mutex
 	done := false

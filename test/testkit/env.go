@@ -31,22 +31,22 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// Env is a real API server with etcd that has the kinds of api/v1.
+// Env is a real API server with etcd and the kinds of api/v1.
 type Env struct {
 	// Config is the administrator's configuration.
 	Config *rest.Config
-	// Client reads from the API server itself, not from a cache.
+	// Client reads directly from the API server, not from a cache.
 	Client client.WithWatch
 }
 
-// Start starts an API server that ends with the test. Use it in a test that reads or changes objects that it did not
-// create; other tests share a server, see Shared. lab.Binaries finds or builds the binaries.
+// Start starts an API server that ends with the test. Use it for a test that reads or changes objects that it did not
+// create. Other tests share a server; see Shared. lab.Binaries finds or builds the binaries.
 func Start(t testing.TB) *Env {
 	t.Helper()
 	return startFor(t, Path(t, "config/crd/bases"))
 }
 
-// StartMember is Start without the CRDs of a hub, which take the API server about a second of processor time.
+// StartMember is like Start, but without the hub's CRDs, which take the API server about a second of CPU time.
 func StartMember(t testing.TB) *Env {
 	t.Helper()
 	return startFor(t)
@@ -66,7 +66,7 @@ func startFor(t testing.TB, crds ...string) *Env {
 	return env
 }
 
-// start starts an API server with the CRDs of folders.
+// start starts an API server with the CRDs in the given folders.
 func start(ctx context.Context, crds ...string) (*Env, func() error, error) {
 	assets, err := lab.Binaries(ctx, os.Stderr, lab.Etcd, lab.APIServer, lab.Kubectl)
 	if err != nil {
@@ -80,7 +80,7 @@ func start(ctx context.Context, crds ...string) (*Env, func() error, error) {
 		BinaryAssetsDirectory: dir,
 		CRDDirectoryPaths:     crds,
 		ErrorIfCRDPathMissing: true,
-		// The usual 20 s are too short on a machine that runs other packages' tests at the same time.
+		// The usual 20 s are too short on a machine that runs the tests of other packages at the same time.
 		ControlPlaneStartTimeout: Patience * time.Minute,
 	}
 	config, err := environment.Start()
@@ -99,7 +99,7 @@ func start(ctx context.Context, crds ...string) (*Env, func() error, error) {
 	return &Env{Config: config, Client: c}, environment.Stop, nil
 }
 
-// Scheme has the kinds of Kubernetes and of api/v1.
+// Scheme contains the kinds of Kubernetes and of api/v1.
 func Scheme(t testing.TB) *runtime.Scheme {
 	t.Helper()
 	s, err := newScheme()
@@ -114,7 +114,7 @@ func newScheme() (*runtime.Scheme, error) {
 	return s, errors.Join(scheme.AddToScheme(s), v1.AddToScheme(s), infrav1.AddToScheme(s), provisionv1.AddToScheme(s))
 }
 
-// Path is the path of a file or folder of the repository.
+// Path returns the path of a file or folder in the repository.
 func Path(t testing.TB, name string) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -151,7 +151,7 @@ func (e *Env) Apply(t testing.TB, object client.Object) {
 	}
 }
 
-// Update reads an object and changes it. It tries again if another client wrote the object in between.
+// Update reads an object and changes it. It retries if another client has written the object in the meantime.
 func Update[T client.Object](t testing.TB, c client.Client, object T, change func(T)) {
 	t.Helper()
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -166,9 +166,9 @@ func Update[T client.Object](t testing.TB, c client.Client, object T, change fun
 	}
 }
 
-// AwaitRights waits until the API server grants the user the rights in the namespace, or everywhere if namespace is
-// empty. The API server learns of roles and bindings a moment after they are created. Each verb and resource of the
-// rules is checked.
+// AwaitRights waits until the API server grants the user the rights in the namespace, or in all namespaces if namespace
+// is empty. The API server processes roles and bindings shortly after they are created. AwaitRights checks each verb
+// and resource of the rules.
 func (e *Env) AwaitRights(t testing.TB, user, namespace string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	Eventually(t, 10*time.Second, func(ctx context.Context) error {
@@ -203,9 +203,9 @@ func attributesOf(namespace string, rules []rbacv1.PolicyRule) []authorizationv1
 	return all
 }
 
-// Eventually waits until check returns nil because of the work of another goroutine or process. It fails the test with
-// the last error. within is more than an idle machine ever needs; Eventually waits Patience times as long for busy
-// machines.
+// Eventually waits until check returns nil because of the work of another goroutine or process. If it does not,
+// Eventually fails the test with the last error. within must exceed the time on any idle machine. To allow for busy
+// machines, Eventually waits Patience times as long.
 func Eventually(t testing.TB, within time.Duration, check func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within*Patience)

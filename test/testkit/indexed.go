@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// indexes are the index functions that were added, by type and field.
+// indexes contains the index functions that were added, by type and field.
 type indexes map[string]client.IndexerFunc
 
 // IndexField stores an index function.
@@ -25,7 +25,7 @@ func (x indexes) IndexField(_ context.Context, object client.Object, field strin
 	return nil
 }
 
-// matches reports whether an object has each value that is asked for.
+// matches reports whether an object has all requested values.
 func (x indexes) matches(object runtime.Object, asked fields.Requirements) bool {
 	o, ok := object.(client.Object)
 	return ok && !slices.ContainsFunc(asked, func(r fields.Requirement) bool {
@@ -33,8 +33,8 @@ func (x indexes) matches(object runtime.Object, asked fields.Requirements) bool 
 	})
 }
 
-// Indexed returns a client that answers like a cache with the indexes that add registers. It reads from the API server,
-// so it is never behind.
+// Indexed returns a client that responds like a cache with the indexes that add registers. It reads from the API
+// server, so it is never out of date.
 func (e *Env) Indexed(t testing.TB, add func(context.Context, client.FieldIndexer) error) client.WithWatch {
 	t.Helper()
 	known := indexes{}

@@ -11,14 +11,14 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Context is a context of a kubeconfig that leads to an API server as its administrator.
+// Context is a kubeconfig context that connects to an API server as its administrator.
 type Context struct {
 	Name      string
 	Namespace string
 	Env       *Env
 }
 
-// Kubeconfig writes a kubeconfig with contexts, the first of which is the current one, and returns its path.
+// Kubeconfig writes a kubeconfig with the given contexts and returns its path. The first context is the current one.
 func Kubeconfig(t testing.TB, contexts ...Context) string {
 	t.Helper()
 	config := clientcmdapi.NewConfig()

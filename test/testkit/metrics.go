@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Scrape lists samples as "name label=value,label=value number". Of histograms it is the count.
+// Scrape returns samples in the format "name label=value,label=value number". For a histogram, the number is the count.
 func Scrape(t testing.TB, from prometheus.Gatherer) string {
 	t.Helper()
 	families, err := from.Gather()

@@ -13,16 +13,17 @@ import (
 	"time"
 )
 
-// Patience is the factor by which Eventually extends the limits of idle machines before it fails a test. Machines that
-// run tests are often half as fast and busy with other packages. A test that checks a time measures it itself, see
-// e2e's awaitWithin.
+// Patience is the factor by which Eventually extends the time limits for idle machines before it fails a test. Machines
+// that run tests are often half as fast, and busy with other packages. A test of a duration measures it itself; see
+// awaitWithin in e2e.
 const Patience = 5
 
-// memoryForHub is the most memory in bytes that a hub and a member with their programs need. Measurements show 0.9 GiB.
+// memoryForHub is the maximum memory, in bytes, that a hub and a member with their programs need. The measured value is
+// 0.9 GiB.
 const memoryForHub = 3 << 29
 
-// Parallel lets n tests of a package run at once, unless the command line sets another number. It is for the TestMain
-// of tests that mostly wait; the default is the number of processors.
+// Parallel runs up to n tests of a package at the same time, unless the command line sets another number. Use it in the
+// TestMain of tests that mostly wait. The default is the number of processors.
 func Parallel(n int) {
 	flag.Parse()
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
@@ -30,8 +31,8 @@ func Parallel(n int) {
 	}
 }
 
-// Hubs returns how many tests with their own hub and member may run at once. It is two for each processor, since the
-// tests mostly wait, limited by the available memory.
+// Hubs returns the number of tests with their own hub and member that may run at the same time. It is two for each
+// processor, because the tests mostly wait, and is limited by the available memory.
 func Hubs() int {
 	n := 2 * runtime.GOMAXPROCS(0)
 	if free, ok := availableMemory(); ok {
@@ -40,7 +41,7 @@ func Hubs() int {
 	return max(1, n)
 }
 
-// availableMemory is in bytes, and known on Linux only.
+// availableMemory returns the available memory in bytes. It is known only on Linux.
 func availableMemory() (uint64, bool) {
 	file, err := os.Open("/proc/meminfo")
 	if err != nil {
@@ -56,7 +57,7 @@ func availableMemory() (uint64, bool) {
 	return 0, false
 }
 
-// pause returns how long to wait between two checks of a condition: longer each time, since a check may start a
+// pause returns how long to wait between two checks of a condition. The time increases, because a check may start a
 // program.
 func pause(last time.Duration) time.Duration {
 	const first, most = 20 * time.Millisecond, 500 * time.Millisecond

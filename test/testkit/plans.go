@@ -9,7 +9,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Plans are the states of a fake agent's plans. They outlive its tunnel as its Sets do.
+// Plans contains the states of a fake agent's plans. Like its Sets, they remain when its tunnel ends.
 type Plans struct{ topic *stream.Topic }
 
 func newPlans(topic *stream.Topic) *Plans {
@@ -27,7 +27,7 @@ func (p *Plans) SetStatus(name string, status v1.PlanStatus) {
 // Remove removes a plan.
 func (p *Plans) Remove(name string) { p.topic.Delete(name) }
 
-// Hold sets the reason why the member takes no part in plans. An empty reason lets it take part.
+// Hold sets the reason why the member does not run plans. If the reason is empty, the member runs plans.
 func (p *Plans) Hold(reason string) {
 	p.topic.Put("", &protocol.Line{Plan: &protocol.PlanEvent{Hold: &protocol.PlanHold{Reason: reason}}})
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// Sets are the sets of a fake agent. They outlive its tunnel if they are given to the next one.
+// Sets contains the sets of a fake agent. They remain when its tunnel ends, if they are passed to the next one.
 type Sets struct {
-	// Plans are the states of the plans among them.
+	// Plans contains the states of the plans in the sets.
 	Plans *Plans
 
 	stream *stream.Stream
@@ -33,7 +33,7 @@ type Sets struct {
 	serve  http.HandlerFunc // replaces the stream's handler unless it is nil
 }
 
-// NewSets makes an empty store.
+// NewSets returns an empty store.
 func NewSets() *Sets {
 	all := stream.New()
 	s := &Sets{stream: all, topic: all.Topic(protocol.SubjectSets), Plans: newPlans(all.Topic(protocol.SubjectPlans)), held: map[string]HeldSet{}}
@@ -41,7 +41,7 @@ func NewSets() *Sets {
 	return s
 }
 
-// Hold adds a set as if the agent had it already.
+// Hold adds a set as if the agent already had it.
 func (s *Sets) Hold(put *set.Set, content set.Content) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,14 +69,15 @@ func (s *Sets) Get(id string) (HeldSet, bool) {
 	return held, found
 }
 
-// Calls returns the requests so far, as "PUT crtb/a" and "DELETE crtb/a".
+// Calls returns the requests so far, such as "PUT crtb/a" and "DELETE crtb/a".
 func (s *Sets) Calls() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.calls)
 }
 
-// Lead sets whether the agent leads, which is the initial state. Without the lead it reports no sets and no plans.
+// Lead sets whether the agent is the leader. Initially, it is. An agent that is not the leader reports no sets and no
+// plans.
 func (s *Sets) Lead(leads bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,34 +90,34 @@ func (s *Sets) Lead(leads bool) {
 	}
 }
 
-// Serve replaces the fake's handler of the stream, for example by the handler of a malicious agent.
+// Serve replaces the fake's handler of the stream, for example with the handler of a malicious agent.
 func (s *Sets) Serve(serve http.HandlerFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.serve = serve
 }
 
-// Become sets the function that returns the state of the sets that are put from now on. nil means applied. An empty
-// digest is replaced by the set's digest.
+// Become sets the function that returns the state of sets that are put from now on. If it is nil, they are applied. An
+// empty digest is replaced by the set's digest.
 func (s *Sets) Become(state func(set.Content) protocol.SetState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fail = state
 }
 
-// Answer makes every PUT and DELETE fail with a status from now on. 0 makes them succeed again.
+// Answer makes all subsequent PUT and DELETE requests fail with a status. With 0, they succeed again.
 func (s *Sets) Answer(status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer = status
 }
 
-// Reach makes the agent report a checkpoint of the hub, as if it had received it with a set.
+// Reach makes the agent report a checkpoint of the hub, as if it had received the checkpoint with a set.
 func (s *Sets) Reach(checkpoint string) {
 	s.topic.Put("//", &protocol.Line{Set: &protocol.SetEvent{Checkpoint: checkpoint}})
 }
 
-// Reached returns the checkpoint that the agent reports, empty for none.
+// Reached returns the checkpoint that the agent reports, or "" if there is none.
 func (s *Sets) Reached() string {
 	if line := s.topic.Get("//"); line != nil {
 		return line.Set.Checkpoint
@@ -124,7 +125,7 @@ func (s *Sets) Reached() string {
 	return ""
 }
 
-// SetState changes the state of a set, as a change in the member does.
+// SetState changes the state of a set, like a change in the member.
 func (s *Sets) SetState(state protocol.SetState) {
 	s.topic.Put(state.ID, &protocol.Line{Set: &protocol.SetEvent{State: &state}})
 }

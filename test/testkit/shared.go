@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// shared is the API server that the tests of a package share. Starting one takes about 4 s of processor time, which is
-// more than most tests need.
+// shared is the API server that the tests of a package share. Starting an API server takes about 4 s of CPU time, which
+// is more than most tests need.
 var shared struct {
 	once sync.Once
 	env  *Env
@@ -21,8 +21,8 @@ var shared struct {
 	main bool // a Main stops it
 }
 
-// Main runs the tests of a package and then stops the API server that Shared started. It is the TestMain of a package
-// that calls Shared.
+// Main runs the tests of a package, and then stops the API server that Shared started. It must be called by the
+// TestMain of a package that uses Shared.
 func Main(m *testing.M) {
 	shared.main = true
 	m.Run()
@@ -35,9 +35,9 @@ func Main(m *testing.M) {
 	}
 }
 
-// Shared returns the API server that all tests of the package share, started by the first call. Other tests use it
-// before, after and during this one. A test must therefore create its own namespaces, give unique names to
-// cluster-scoped objects, and read no other objects.
+// Shared returns the API server that all tests of the package share. The first call starts it. Other tests use it
+// before, after and during the current test. A test must therefore create its own namespaces, use unique names for
+// cluster-scoped objects, and not read other objects.
 func Shared(t testing.TB) *Env {
 	t.Helper()
 	if !shared.main {
@@ -45,7 +45,7 @@ func Shared(t testing.TB) *Env {
 	}
 	crds := Path(t, "config/crd/bases")
 	shared.once.Do(func() {
-		// Do not use t's context, since other tests need the server when this one has ended.
+		// Do not use t's context, because other tests need the server after this test has ended.
 		shared.env, shared.stop, shared.err = start(context.WithoutCancel(t.Context()), crds)
 	})
 	if shared.err != nil {

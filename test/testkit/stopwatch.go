@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Stopwatch measures a time that a test has a limit for. It does not count the time that threads of the test and of its
-// child processes waited for a processor, nor the time that the whole (virtual) machine stood still. Both are almost
-// zero on an idle machine, so a busy machine does not fail the test.
+// Stopwatch measures a time for which a test has a limit. It does not count the time that threads of the test and of
+// its child processes waited for a processor, or the time that the whole (virtual) machine was suspended. Both are
+// almost zero on an idle machine, so a busy machine does not make the test fail.
 type Stopwatch struct {
 	began      time.Time
 	waited     map[string]time.Duration
@@ -30,7 +30,7 @@ func StartStopwatch() Stopwatch {
 // Took returns the elapsed time minus the time that Lost returns.
 func (s Stopwatch) Took() time.Duration { return time.Since(s.began) - s.Lost() }
 
-// Lost returns the total time that threads waited for a processor or that the machine stood still.
+// Lost returns the total time that threads waited for a processor or that the machine was suspended.
 func (s Stopwatch) Lost() time.Duration {
 	lost := standstill() - s.standstill
 	for thread, waited := range waitedForProcessors() {
@@ -52,7 +52,7 @@ var observed = sync.OnceValue(func() *observer {
 	return o
 })
 
-// observer adds up the long gaps between calls of observe, which come often.
+// observer adds up the long gaps between calls to observe, which are normally frequent.
 type observer struct {
 	mu   sync.Mutex // guards the rest
 	last time.Time
@@ -71,7 +71,7 @@ func (o *observer) observe() time.Duration {
 }
 
 // waitedForProcessors returns how long each thread of this process and of its children has waited for a processor so
-// far. It is empty on systems that do not record it.
+// far. It returns an empty map on systems that do not record it.
 func waitedForProcessors() map[string]time.Duration {
 	all := map[string]time.Duration{}
 	processes := []string{strconv.Itoa(os.Getpid())}

@@ -12,18 +12,18 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Tunnel is both ends of a tunnel in memory.
+// Tunnel contains both ends of an in-memory tunnel.
 type Tunnel struct {
-	// Session is the hub's end, Conn the agent's.
+	// Session is the hub's end, and Conn is the agent's end.
 	Session *tunnel.Session
 	Conn    *tunnel.Conn
-	// Stop ends the agent after the requests in progress.
+	// Stop stops the agent after the requests in progress have ended.
 	Stop context.CancelFunc
-	// Cut closes the tunnel at once, and returns when the agent has noticed.
+	// Cut closes the tunnel immediately, and returns when the agent has detected it.
 	Cut func()
 }
 
-// OpenTunnel opens a tunnel whose agent answers with h. It ends with the test.
+// OpenTunnel opens a tunnel whose agent serves requests with h. It ends with the test.
 func OpenTunnel(t testing.TB, h http.Handler) Tunnel {
 	t.Helper()
 	hubEnd, agentEnd := net.Pipe()

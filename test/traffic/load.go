@@ -17,25 +17,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Of patchEach requests one is a PATCH, the others are GETs. Over HTTP/1.1 all are GETs: a server that closes an idle
-// connection cannot know that a request is on its way there, and a client must not repeat a request that changes
-// something (RFC 9112, 9.3.1 and 9.5). HTTP/2 has GOAWAY for that.
+// One in patchEach requests is a PATCH, and the others are GETs. Over HTTP/1.1, all of them are GETs: a server that
+// closes an idle connection cannot know that a request is on its way, and a client must not repeat a request that
+// changes an object (RFC 9112, sections 9.3.1 and 9.5). In HTTP/2, GOAWAY solves this.
 const patchEach = 5
 
 // Load sends requests to members. A request that a Kubernetes client would retry counts as failed. A request that
-// net/http itself repeats, because the server has not seen it, does not.
+// net/http itself repeats, because the server has not received it, does not.
 type Load struct {
-	// Ways and Clusters to choose from at random.
+	// Ways and Clusters are the ways and Clusters to choose from at random.
 	Ways     []*Way
 	Clusters []types.NamespacedName
-	// Namespace and ConfigMap that are read and changed in every member.
+	// Namespace and ConfigMap identify the object that is read and changed in every member.
 	Namespace, ConfigMap string
-	// ReadOnly is for members that cannot be changed.
+	// ReadOnly must be set for members that cannot be changed.
 	ReadOnly bool
-	// PerSecond is how many requests are begun, as long as no more than AtOnce are unanswered: on a machine that is too
-	// slow for the rate they would pile up until the hub's limits refused them, which is not the hub's fault.
+	// PerSecond is the number of requests that are started per second, as long as no more than AtOnce are in progress. On
+	// a machine that is too slow for this rate, requests would otherwise accumulate until the hub's limits refused them.
 	PerSecond, AtOnce int
-	// Seed of the random choices.
+	// Seed is the seed of the random choices.
 	Seed uint64
 
 	mu       sync.Mutex // guards what follows
@@ -50,7 +50,7 @@ type Failure struct {
 	At      time.Time
 	Took    time.Duration
 	Cluster types.NamespacedName
-	// Request is way and method, Cause the error or the answer.
+	// Request is the way and the method, and Cause is the error or the response.
 	Request, Cause string
 }
 
@@ -58,7 +58,8 @@ func (f Failure) String() string {
 	return fmt.Sprintf("%s %s %s after %s: %s", f.At.Format("15:04:05.000"), f.Request, f.Cluster, f.Took.Round(time.Millisecond), f.Cause)
 }
 
-// outage is a time in which no request to a member was served: since when, if it lasts, and the longest.
+// outage is a time during which no request to a member was served. It contains the start, if the outage continues, and
+// the longest duration.
 type outage struct {
 	since   time.Time
 	longest time.Duration
@@ -68,11 +69,11 @@ type outage struct {
 type Result struct {
 	Requests int
 	Failures []Failure
-	// P50 and P99 of the requests that were served, and the longest.
+	// P50, P99 and Longest are latencies of the requests that were served.
 	P50, P99, Longest time.Duration
 }
 
-// Run sends requests until ctx ends, and returns when all are answered.
+// Run sends requests until ctx ends, and returns when all of them have ended.
 func (l *Load) Run(ctx context.Context) {
 	random := rand.New(rand.NewPCG(l.Seed, 0))
 	tick := time.NewTicker(time.Second / time.Duration(l.PerSecond))
@@ -139,7 +140,7 @@ func (l *Load) ask(ctx context.Context, way *Way, cluster types.NamespacedName, 
 	l.note(Failure{At: began, Took: time.Since(began), Cluster: cluster, Request: way.String() + " " + method, Cause: cause})
 }
 
-// note records a request. A served request has no cause.
+// note records a request. A request that was served has no cause.
 func (l *Load) note(f Failure) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,7 +164,7 @@ func (l *Load) note(f Failure) {
 	l.lapses[f.Cluster] = state
 }
 
-// request returns why it was not served; it is empty if it was.
+// request sends a request, and returns the reason why it was not served. The reason is empty if it was served.
 func (w *Way) request(ctx context.Context, method, path, body string) string {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()

@@ -18,7 +18,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Outage is a time in which a Cluster was shown as not Ready.
+// Outage is a time during which a Cluster was shown as not Ready.
 type Outage struct {
 	Cluster  types.NamespacedName
 	From, To time.Time // To is zero while it lasts
@@ -26,7 +26,7 @@ type Outage struct {
 	Message  string
 }
 
-// Lasted returns how long the outage lasted, up to now if it has not ended.
+// Lasted returns how long the outage lasted. If it has not ended, the duration up to now is returned.
 func (s Outage) Lasted(now time.Time) time.Duration {
 	if s.To.IsZero() {
 		return now.Sub(s.From)
@@ -38,7 +38,7 @@ func (s Outage) String() string {
 	return fmt.Sprintf("%s %s for %s: %s %s", s.From.Format("15:04:05.000"), s.Cluster, s.Lasted(time.Now()).Round(time.Millisecond), s.Reason, s.Message)
 }
 
-// ReadinessWatch watches the conditions Ready of all Clusters at the hub's API server.
+// ReadinessWatch watches the Ready conditions of all Clusters at the hub's API server.
 type ReadinessWatch struct {
 	running sync.WaitGroup
 
@@ -47,7 +47,7 @@ type ReadinessWatch struct {
 	outages []Outage // that have ended
 }
 
-// WatchReadiness watches until ctx ends. Wait for it after that.
+// WatchReadiness watches until ctx ends. Afterward, the caller must call Wait.
 func WatchReadiness(ctx context.Context, api client.WithWatch) *ReadinessWatch {
 	t := &ReadinessWatch{away: map[types.NamespacedName]Outage{}}
 	t.running.Go(func() {
@@ -61,7 +61,7 @@ func WatchReadiness(ctx context.Context, api client.WithWatch) *ReadinessWatch {
 // Wait returns when the watch has ended.
 func (t *ReadinessWatch) Wait() { t.running.Wait() }
 
-// once runs one watch until the API server ends it. Each watch begins with all Clusters.
+// once runs one watch until the API server ends it. Each watch starts with all Clusters.
 func (t *ReadinessWatch) once(ctx context.Context, api client.WithWatch) {
 	clusters, err := api.Watch(ctx, &v1.ClusterList{})
 	if err != nil {
@@ -121,7 +121,7 @@ func (t *ReadinessWatch) Outages() []Outage {
 	return all
 }
 
-// Reset forgets the outages that have ended.
+// Reset drops the outages that have ended.
 func (t *ReadinessWatch) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -18,10 +18,10 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-// answerLimit is how long an answer in a session may take.
+// answerLimit is how long a response in a session may take.
 const answerLimit = 10 * time.Second
 
-// Session is an exec of "cat" in a pod: it echoes every line.
+// Session is an exec session of "cat" in a pod, which echoes every line.
 type Session struct {
 	name  string
 	in    *io.PipeWriter
@@ -29,8 +29,9 @@ type Session struct {
 	ended chan error // how the session ended, once
 }
 
-// OpenSession begins a session on new connections and returns when the first line has come back. It ends with ctx at
-// the latest. The path leads to a pod in the member; webSocket chooses the protocol, SPDY otherwise.
+// OpenSession starts a session on new connections, and returns when the first line has been echoed. The session ends
+// when ctx ends at the latest. The path refers to a pod in the member. If webSocket is true, WebSocket is used, and
+// SPDY otherwise.
 func OpenSession(ctx context.Context, way *Way, cluster types.NamespacedName, pod string, webSocket bool) (*Session, error) {
 	executor, err := newExecutor(way.Config(cluster), way.hub.URL+memberPath(cluster)+pod+"/exec?command=cat&stdin=true&stdout=true", webSocket)
 	if err != nil {
@@ -68,7 +69,7 @@ func newExecutor(config *rest.Config, target string, webSocket bool) (remotecomm
 	return remotecommand.NewSPDYExecutor(config, http.MethodPost, parsed)
 }
 
-// Say sends a line and waits until it comes back.
+// Say sends a line, and waits until it is echoed.
 func (s *Session) Say(ctx context.Context, line string) error {
 	limit := time.NewTimer(answerLimit)
 	defer limit.Stop()
@@ -93,7 +94,7 @@ func (s *Session) Say(ctx context.Context, line string) error {
 	}
 }
 
-// Talk sends a line ten times a second until ctx ends.
+// Talk sends a line ten times per second until ctx ends.
 func (s *Session) Talk(ctx context.Context) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -109,7 +110,7 @@ func (s *Session) Talk(ctx context.Context) error {
 	}
 }
 
-// End ends the input and waits until the command has ended by itself.
+// End closes the input, and waits until the command has exited on its own.
 func (s *Session) End(ctx context.Context) error {
 	_ = s.in.Close()
 	select {

@@ -24,13 +24,13 @@ import (
 // counter is the key of a watched ConfigMap whose value is the number of its last change.
 const counter = "n"
 
-// Watch follows a ConfigMap of a member, whose every change raises its counter by one, and resumes after the last
-// change that it has seen, as informers do. Start begins it.
+// Watch follows a ConfigMap of a member whose counter is incremented by each change. Like an informer, it resumes after
+// the last change that it has received. Use Start to start it.
 type Watch struct {
-	// Way and member to go through.
+	// Way and Cluster are the way and the member through which the watch connects.
 	Way     *Way
 	Cluster types.NamespacedName
-	// Namespace and Name of the ConfigMap.
+	// Namespace and Name identify the ConfigMap.
 	Namespace, Name string
 
 	running sync.WaitGroup
@@ -43,7 +43,7 @@ type Watch struct {
 	fault    error         // what must not happen
 }
 
-// Start begins to follow, until ctx ends. Wait for it after that.
+// Start starts the watch, which continues until ctx ends. Afterward, the caller must call Wait.
 func (w *Watch) Start(ctx context.Context) error {
 	maps, err := w.client()
 	if err != nil {
@@ -83,7 +83,7 @@ func (w *Watch) client() (kubernetes.Interface, error) {
 }
 
 // begin runs one watch and records how it ends. A clean end is the end of the stream without an error. A connection
-// that breaks at that point counts as clean too, since client-go does not report it.
+// that breaks at that point also counts as clean, because client-go does not report it.
 func (w *Watch) begin(ctx context.Context, maps kubernetes.Interface, options metav1.ListOptions) (watch.Interface, error) {
 	one, err := maps.CoreV1().ConfigMaps(w.Namespace).Watch(ctx, options)
 	w.mu.Lock()
@@ -144,22 +144,22 @@ func (w *Watch) fail(err error) {
 	w.fault = fmt.Errorf("watch of %s in %s: %w", w.Name, w.Cluster, err)
 }
 
-// Result returns how often a watch was begun, and how those ended that did not end cleanly. The error is a change that
-// was lost or came twice, or why the watch was given up.
+// Result returns the number of watches that were started, and the errors of the watches that did not end cleanly. It
+// returns an error if a change was lost or received twice, or if the watch was abandoned.
 func (w *Watch) Result() (starts int, broken []string, fault error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.starts, w.broken, w.fault
 }
 
-// Reset forgets how watches ended so far.
+// Reset drops the record of how watches ended.
 func (w *Watch) Reset() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.broken = nil
 }
 
-// Await returns when change n has been seen.
+// Await returns when change n has been received.
 func (w *Watch) Await(ctx context.Context, n int) error {
 	for {
 		w.mu.Lock()
@@ -176,5 +176,5 @@ func (w *Watch) Await(ctx context.Context, n int) error {
 	}
 }
 
-// Counter is the content of a watched ConfigMap at change n.
+// Counter returns the content of a watched ConfigMap at change n.
 func Counter(n int) map[string]string { return map[string]string{counter: strconv.Itoa(n)} }

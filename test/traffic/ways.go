@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package traffic sends requests, watches and sessions to members through a hub without pause, and records what fails.
+// Package traffic continuously sends requests, watches and sessions to members through a hub, and records failures.
 package traffic
 
 import (
@@ -14,25 +14,26 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// requestLimit bounds a request. Nothing here takes nearly as long on a busy machine, unless it hangs.
+// requestLimit is the time limit of a request. No request takes nearly as long, even on a busy machine, unless it
+// hangs.
 const requestLimit = 20 * time.Second
 
-// Hub is the hub that a user sends requests to.
+// Hub is the hub to which a user sends requests.
 type Hub struct {
-	// URL is the base URL, Bundle what to trust as PEM, Token the user's.
+	// URL is the base URL, Bundle is the CA bundle to trust, as PEM, and Token is the user's token.
 	URL    string
 	Bundle []byte
 	Token  string
 }
 
-// A Way is a client of the hub with its own connections, so that several ways end on several replicas.
+// A Way is a client of the hub with its own connections, so that several ways connect to several replicas.
 type Way struct {
 	hub    Hub
 	http2  bool
 	client *http.Client
 }
 
-// NewWay makes a way that speaks HTTP/2 as client-go does, or HTTP/1.1.
+// NewWay returns a way that uses HTTP/2, like client-go, or HTTP/1.1.
 func NewWay(hub Hub, http2 bool) (*Way, error) {
 	w := &Way{hub: hub, http2: http2}
 	client, err := rest.HTTPClientFor(w.config(""))
@@ -43,7 +44,7 @@ func NewWay(hub Hub, http2 bool) (*Way, error) {
 	return w, nil
 }
 
-// Ways returns a number of ways of each kind.
+// Ways returns the given number of ways of each kind.
 func Ways(hub Hub, http2, http1 int) ([]*Way, error) {
 	var ways []*Way
 	for i := range http2 + http1 {
@@ -56,13 +57,13 @@ func Ways(hub Hub, http2, http1 int) ([]*Way, error) {
 	return ways, nil
 }
 
-// Close closes the connections that are idle.
+// Close closes idle connections.
 func (w *Way) Close() { w.client.CloseIdleConnections() }
 
-// Config returns the configuration of a client of a member. Each client has its own connections.
+// Config returns the configuration of a client for a member. Each client has its own connections.
 func (w *Way) Config(cluster types.NamespacedName) *rest.Config { return w.config(memberPath(cluster)) }
 
-// Client is a client of a member on the connections of this way.
+// Client returns a client for a member that uses the connections of this way.
 func (w *Way) Client(cluster types.NamespacedName) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfigAndClient(w.Config(cluster), w.client)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/drover-dev/drover/test/fleetsim/sim"
 )
 
-// storm is the result of cutting most tunnels at once.
+// storm is the result of cutting most tunnels at the same time.
 type storm struct {
 	cut   int
 	took  time.Duration // until all tunnels that were cut are back
@@ -18,7 +18,7 @@ type storm struct {
 	peak  int64 // bytes resident at most since the start of the managers, in all
 }
 
-// cutTunnels cuts most tunnels at once and sends requests to members until all are back.
+// cutTunnels cuts most tunnels at the same time, and sends requests to members until all tunnels are open again.
 func (s *step) cutTunnels(ctx context.Context) (storm, error) {
 	ctx, cancel := context.WithTimeout(ctx, phaseLimit)
 	defer cancel()
@@ -40,7 +40,7 @@ func (s *step) cutTunnels(ctx context.Context) (storm, error) {
 	return found, failure
 }
 
-// cut returns when all members are back.
+// cut returns when all members are connected again.
 func (s *step) cut(ctx context.Context, found *storm) error {
 	state, err := s.sim.State(ctx)
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *step) cut(ctx context.Context, found *storm) error {
 	}
 }
 
-// churn is the result of tunnels that end and return and of reports that change.
+// churn is the result of cutting tunnels and changing reports.
 type churn struct {
 	footprint
 	ended int64 // tunnels
@@ -70,7 +70,7 @@ type churn struct {
 	proxy latencies
 }
 
-// churnTunnels has tunnels end and reports change for a while, and sends requests to members meanwhile.
+// churnTunnels cuts tunnels and changes reports for a while, and sends requests to members at the same time.
 func (s *step) churnTunnels(ctx context.Context) (churn, error) {
 	var found churn
 	before, err := s.sim.State(ctx)

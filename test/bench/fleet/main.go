@@ -1,11 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command fleet measures one manager, and then several, with many members, beside the goals.
+// Command fleet measures one manager, and then several managers, with many members, and compares the results with the
+// goals.
 //
-// It starts a hub's control plane and the managers as processes, and the members as agents of test/fleetsim in a
-// process of their own: real tunnels over real TLS, with faked clusters behind them. Agents are enrolled by writing
-// their Secrets, not by joining with tokens.
+// It starts a hub's control plane and the managers as processes. The members are agents of test/fleetsim in a separate
+// process: their tunnels and TLS are real, but their clusters are simulated. Agents are enrolled by writing their
+// Secrets rather than by joining with tokens.
 package main
 
 import (
@@ -27,7 +28,7 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// settings of a run.
+// settings are the settings of a run.
 type settings struct {
 	last          size // members and managers of it
 	workspaces    int
@@ -113,8 +114,8 @@ func run(ctx context.Context, s settings) error {
 	return errors.Join(failure, write(context.WithoutCancel(ctx), os.Stdout, results, s.hosts))
 }
 
-// steps are the powers of ten from 100 on that are below the number of members, that number, and that number with
-// several managers.
+// steps returns the powers of ten from 100 on that are less than the number of members, then that number, and then that
+// number with several managers.
 func steps(s settings) []size {
 	var list []size
 	for n := 100; n < s.last.members; n *= 10 {
@@ -142,8 +143,8 @@ func folder(keep string) (dir string, done func(), err error) {
 	return dir, func() { _ = os.RemoveAll(dir) }, err
 }
 
-// raiseFileLimit raises the limit of open files for the processes that we start. The Go runtime gives a child the limit
-// that we were started with unless we set one ourselves.
+// raiseFileLimit raises the limit on open files for child processes. Without it, the Go runtime would give them the
+// limit with which this process was started.
 func raiseFileLimit() error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

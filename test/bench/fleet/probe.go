@@ -30,7 +30,7 @@ type probe struct {
 	hub  string
 	http *http.Client
 	api  rest.Interface // the hub's API server, as its administrator
-	// usage of the process of the hub's API server.
+	// usage returns the resource usage of the hub's API server.
 	usage func() (lab.Usage, error)
 }
 
@@ -50,7 +50,7 @@ func newProbe(ctx context.Context, hub *framework.Hub) (*probe, error) {
 		usage: hub.Process(lab.APIServer).Usage}, nil
 }
 
-// footprint is what all managers together use and do over a while.
+// footprint is the resource usage and the activity of all managers during a period.
 type footprint struct {
 	usage      lab.Usage
 	cpu        float64 // share of one core
@@ -61,7 +61,7 @@ type footprint struct {
 	window     time.Duration
 }
 
-// footprint measures the managers for a time.
+// footprint measures the managers for the given time.
 func (p *probe) footprint(ctx context.Context, managers []*framework.Replica, window time.Duration) (footprint, error) {
 	before, err := usage(managers)
 	if err != nil {
@@ -93,7 +93,7 @@ func (p *probe) footprint(ctx context.Context, managers []*framework.Replica, wi
 	return f, nil
 }
 
-// usage of all managers together.
+// usage returns the resource usage of all managers together.
 func usage(managers []*framework.Replica) (lab.Usage, error) {
 	var sum lab.Usage
 	for _, manager := range managers {
@@ -106,7 +106,7 @@ func usage(managers []*framework.Replica) (lab.Usage, error) {
 	return sum, nil
 }
 
-// runtime adds the metrics of one manager.
+// runtime adds the runtime metrics of one manager.
 func (p *probe) runtime(ctx context.Context, manager *framework.Replica, f *footprint) error {
 	for metric, sum := range map[string]*float64{
 		"go_goroutines": &f.goroutines, "go_memstats_heap_alloc_bytes": &f.heap, "go_memstats_stack_inuse_bytes": &f.stacks,
@@ -120,13 +120,13 @@ func (p *probe) runtime(ctx context.Context, manager *framework.Replica, f *foot
 	return nil
 }
 
-// tunnels returns how many end at one manager.
+// tunnels returns the number of tunnels to one manager.
 func (p *probe) tunnels(ctx context.Context, manager *framework.Replica) (int, error) {
 	n, err := p.metric(ctx, manager, "drover_tunnels")
 	return int(n), err
 }
 
-// metric reads a metric that has no labels.
+// metric returns the value of a metric without labels.
 func (p *probe) metric(ctx context.Context, manager *framework.Replica, name string) (float64, error) {
 	body, status, err := p.get(ctx, "https://"+manager.Metrics+"/metrics")
 	if err == nil && status != http.StatusOK {
@@ -143,7 +143,7 @@ func (p *probe) metric(ctx context.Context, manager *framework.Replica, name str
 	return 0, fmt.Errorf("read the metrics of %s: there is no %s", manager.Name, name)
 }
 
-// get asks as the user.
+// get sends a GET request as the user.
 func (p *probe) get(ctx context.Context, url string) (body []byte, status int, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -159,10 +159,10 @@ func (p *probe) get(ctx context.Context, url string) (body []byte, status int, e
 	return body, response.StatusCode, err
 }
 
-// counts of requests, by "VERB resource".
+// counts contains numbers of requests, by "VERB resource".
 type counts map[string]int
 
-// work is what the hub's API server has done since its start.
+// work is the work that the hub's API server has done since its start.
 type work struct {
 	writes, reads counts // reviews are reads
 	cpu           time.Duration
@@ -202,8 +202,8 @@ func (p *probe) writes(ctx context.Context) (counts, error) {
 	return w.writes, err
 }
 
-// sample reads one line of the text format, if it is of that metric and has labels. No label that is asked for has a
-// quote in its value.
+// sample parses one line of the text format. It returns false for other metrics and for lines without labels. The
+// values of the requested labels contain no quotes.
 func sample(line, metric string) (labels map[string]string, value float64, ok bool) {
 	rest, ok := strings.CutPrefix(line, metric+"{")
 	end := strings.LastIndexByte(rest, '}')
@@ -223,7 +223,7 @@ func sample(line, metric string) (labels map[string]string, value float64, ok bo
 	return labels, value, true
 }
 
-// changes reports whether a request changes a stored object. Reviews are POSTs that change none.
+// changes reports whether a request changes a stored object. Reviews are POST requests that do not.
 func changes(verb, resource string) bool {
 	return slices.Contains([]string{"POST", "PUT", "PATCH", "DELETE", "APPLY"}, verb) && !strings.HasSuffix(resource, "reviews")
 }
@@ -238,7 +238,7 @@ func (w counts) minus(before counts) counts {
 	return difference
 }
 
-// total adds up, either leases alone or all but leases.
+// total returns the sum of either the writes of leases or all other writes.
 func (w counts) total(leases bool) int {
 	sum := 0
 	for key, n := range w {
@@ -249,7 +249,7 @@ func (w counts) total(leases bool) int {
 	return sum
 }
 
-// String lists all but leases.
+// String lists all writes except those of leases.
 func (w counts) String() string {
 	var parts []string
 	for _, key := range slices.Sorted(maps.Keys(w)) {
@@ -260,7 +260,7 @@ func (w counts) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// peakResident returns the peak of a process's resident memory, in bytes.
+// peakResident returns the peak resident memory of a process, in bytes.
 func peakResident(pid int) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

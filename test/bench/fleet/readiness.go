@@ -18,7 +18,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// readiness follows which Clusters, or Hosts, the hub shows as Ready.
+// readiness tracks the Clusters or Hosts that the hub shows as Ready.
 type readiness struct {
 	hosts  bool
 	cancel context.CancelFunc
@@ -48,7 +48,7 @@ func (r *readiness) stop() {
 	<-r.done
 }
 
-// reset forgets which Clusters left, and keeps which are Ready.
+// reset resets the record of Clusters that were not Ready, and keeps the record of Clusters that are Ready.
 func (r *readiness) reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,14 +58,14 @@ func (r *readiness) reset() {
 	}
 }
 
-// count returns how many Clusters are Ready and how many were not Ready for a while.
+// count returns the number of Clusters that are Ready, and the number of Clusters that were not Ready at some time.
 func (r *readiness) count() (ready, left int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.ready), len(r.left)
 }
 
-// follow lists and watches until the watch ends.
+// follow lists the objects, and watches them until the watch ends.
 func (r *readiness) follow(ctx context.Context, c client.WithWatch) {
 	list := r.list()
 	for {
@@ -99,7 +99,7 @@ func (r *readiness) list() client.ObjectList {
 	return &v1.ClusterList{}
 }
 
-// see notes whether a Cluster or Host is Ready. An event may have another object.
+// see records whether a Cluster or Host is Ready. An event may contain another object.
 func (r *readiness) see(o runtime.Object) {
 	var name types.NamespacedName
 	var conditions []metav1.Condition
@@ -122,7 +122,7 @@ func (r *readiness) see(o runtime.Object) {
 	}
 }
 
-// rawFrom has a watch begin where a list ended.
+// rawFrom makes a watch start at the end of a list.
 func rawFrom(list client.ObjectList) *metav1.ListOptions {
 	return &metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// recovery is how a fleet became Ready after a start of the managers or after one was killed.
+// recovery describes how a fleet became Ready after a start of the managers, or after one of them was killed.
 type recovery struct {
 	serving time.Duration // the ports answer; 0 if no manager was started
 	tunnels time.Duration // every report is read
@@ -28,7 +28,7 @@ type recovery struct {
 	server  time.Duration // CPU of the hub's API server until then
 }
 
-// restart starts all managers and returns when all members are connected and Ready, and nothing is written any more.
+// restart starts all managers, and returns when all members are connected and Ready and writes have ceased.
 func (s *step) restart(ctx context.Context) (recovery, error) {
 	before, err := s.probe.work(ctx)
 	if err != nil {
@@ -46,7 +46,8 @@ func (s *step) restart(ctx context.Context) (recovery, error) {
 	return r, s.follow(ctx, &r, start, before, s.hub.Replicas)
 }
 
-// kill kills one manager. It restarts it when its agents are connected to another one, or at once if there is no other.
+// kill kills one manager. It restarts the manager once its agents are connected to another one, or immediately if there
+// is no other.
 func (s *step) kill(ctx context.Context) (recovery, error) {
 	before, err := s.settled(ctx)
 	if err != nil {
@@ -83,7 +84,7 @@ func (s *step) kill(ctx context.Context) (recovery, error) {
 	return r, victim.Start(ctx)
 }
 
-// interrupt stops the managers until the agents' back-off is long.
+// interrupt stops the managers until the backoff of the agents is long.
 func (s *step) interrupt(ctx context.Context) (recovery, error) {
 	if _, err := s.settled(ctx); err != nil {
 		return recovery{}, err
@@ -104,7 +105,7 @@ func (s *step) stopManagers(ctx context.Context) error {
 	return group.Wait()
 }
 
-// follow fills r when all members are connected and Ready, and nothing is written any more.
+// follow fills in r when all members are connected and Ready and writes have ceased.
 func (s *step) follow(ctx context.Context, r *recovery, start time.Time, before work, managers []*framework.Replica) error {
 	waiting, cancel := context.WithTimeout(ctx, phaseLimit)
 	defer cancel()
@@ -140,7 +141,7 @@ func (s *step) follow(ctx context.Context, r *recovery, start time.Time, before 
 	return err
 }
 
-// settled waits until nothing is written any more, and returns what the hub's API server has done until then.
+// settled waits until writes have ceased, and returns the work of the hub's API server until then.
 func (s *step) settled(ctx context.Context) (work, error) {
 	ctx, cancel := context.WithTimeout(ctx, phaseLimit)
 	defer cancel()
@@ -159,8 +160,8 @@ func (s *step) settled(ctx context.Context) (work, error) {
 	return work{}, err
 }
 
-// awaitEnded waits until a number of tunnels have ended since the start of the simulator. A tunnel counts when its
-// Serve has returned: before that, its agent still counts as reporting.
+// awaitEnded waits until the given number of tunnels have ended since the start of the simulator. A tunnel has ended
+// when its Serve has returned, because until then, its agent is still counted as reporting.
 func (s *step) awaitEnded(ctx context.Context, ended int64, managers []*framework.Replica) error {
 	state, err := s.sim.State(ctx)
 	for ; err == nil && state.Ended < ended; state, err = s.sim.State(ctx) {
@@ -173,7 +174,7 @@ func (s *step) awaitEnded(ctx context.Context, ended int64, managers []*framewor
 
 const pollInterval = 100 * time.Millisecond
 
-// tick waits between two looks. It returns an error when another one cannot succeed.
+// tick waits before the next check. It returns an error if no further check can succeed.
 func tick(ctx context.Context, managers []*framework.Replica) error {
 	if !pause(ctx, pollInterval) {
 		return ctx.Err()
@@ -193,7 +194,7 @@ func tick(ctx context.Context, managers []*framework.Replica) error {
 	return errors.Join(fmt.Errorf("%s has ended by itself; see %s (-keep keeps it)", managers[dead].Name, process.LogFile()), process.Err())
 }
 
-// pause reports whether the time passed before ctx ended.
+// pause waits for the given time. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

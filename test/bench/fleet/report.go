@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// row is one line of the table.
+// row is a line of the table.
 type row struct {
 	what, goal string
 	value      func(result) string
@@ -25,7 +25,7 @@ type row struct {
 
 const mib = 1 << 20
 
-// rows are the rows of a run. Hosts are not measured in all ways.
+// rows returns the rows of a run. Some values are not measured for Hosts.
 func rows(hosts bool) []row {
 	if hosts {
 		return slices.Concat(recoveryRows()[:2*startRowCount], footprintRows())
@@ -39,10 +39,10 @@ func recoveryRows() []row {
 	return append(list, startRows("SIGKILL of a manager, and a start if it was the only one", "", func(r result) recovery { return r.killed })...)
 }
 
-// startRowCount is how many rows startRows returns.
+// startRowCount is the number of rows that startRows returns.
 const startRowCount = 7
 
-// startRows are the rows of one recovery. goal is for the time until every Cluster is Ready.
+// startRows returns the rows for one recovery. goal is the goal for the time until every Cluster is Ready.
 func startRows(what, goal string, of func(result) recovery) []row {
 	return []row{
 		{what + ": ports ready", "", func(r result) string { return seconds(of(r).serving) }},
@@ -158,7 +158,7 @@ func none(s string) string {
 	return s
 }
 
-// seconds formats a measured time. A step that was interrupted has none.
+// seconds formats a measured time. It returns an empty cell for a step that was interrupted.
 func seconds(d time.Duration) string {
 	if d == 0 {
 		return "–"
@@ -189,7 +189,7 @@ func quantiles(l latencies) string {
 	return fmt.Sprintf("%.1f / %.1f ms (%d; %d)", ms(l.at(0.5)), ms(l.at(0.99)), len(l.answered), l.failed)
 }
 
-// machine describes the machine that was measured on.
+// machine describes the machine on which the benchmark runs.
 func machine() string {
 	cpu := "unknown CPU"
 	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {

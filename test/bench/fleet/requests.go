@@ -14,18 +14,18 @@ import (
 	"github.com/drover-dev/drover/test/fleetsim/sim"
 )
 
-// requestInterval is the time between requests. They are sent whether or not earlier ones are answered, so that a slow
-// hub does not slow its own measurement down.
+// requestInterval is the interval between requests. It does not depend on the responses, so that a slow hub does not
+// slow down its own measurement.
 const requestInterval = 10 * time.Millisecond
 
-// latencies of requests.
+// latencies are the latencies of requests.
 type latencies struct {
 	answered []time.Duration // with 200, sorted
 	away     int             // 503: the member is not connected
 	failed   int             // anything else
 }
 
-// at is the smallest latency that a share q of the answers did not exceed.
+// at returns the smallest latency that the share q of the responses did not exceed.
 func (l latencies) at(q float64) time.Duration {
 	if len(l.answered) == 0 {
 		return 0
@@ -34,7 +34,7 @@ func (l latencies) at(q float64) time.Duration {
 	return l.answered[max(rank, 1)-1]
 }
 
-// requests asks random members for a ConfigMap until ctx ends.
+// requests gets a ConfigMap from random members until ctx ends.
 func (p *probe) requests(ctx context.Context, members, workspaces int) latencies {
 	var (
 		mu     sync.Mutex // guards found

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// user may reach the members through the hub, and read the managers' metrics.
+// user is the name of a user who can reach the members through the hub and read the managers' metrics.
 const (
 	user      = "bench"
 	userToken = "bench-0123456789abcdef"
@@ -42,7 +42,7 @@ const (
 	spare          = 10               // every spare-th member keeps its tunnel in the storm
 )
 
-// size of a step.
+// size is the size of a step.
 type size struct{ members, managers int }
 
 func (s size) String() string {
@@ -52,7 +52,7 @@ func (s size) String() string {
 	return fmt.Sprintf("%d members, %d managers", s.members, s.managers)
 }
 
-// step measures one size of fleet on a new hub.
+// step measures one fleet size on a new hub.
 type step struct {
 	settings
 	size
@@ -67,12 +67,12 @@ type step struct {
 	status *readiness
 }
 
-// result is what a step measured.
+// result contains the measurements of a step.
 type result struct {
 	size
 	empty, idle footprint // of all managers
 	simulator   lab.Usage // when idle
-	// recoveries: with nothing there but Clusters and keys; after a SIGKILL of one manager; after an outage.
+	// recoveries: initially, with only Clusters and keys; after SIGKILL of one manager; after an outage.
 	cold, killed, outage recovery
 	proxyIdle            latencies
 	storm                storm
@@ -113,7 +113,7 @@ func (s *step) run(ctx context.Context) (r result, err error) {
 	return r, s.measure(ctx, fleet, &r)
 }
 
-// measure measures the fleet from a cold start through idleness, a storm, churn and the kill of a manager.
+// measure measures the fleet during a cold start, at rest, during a storm and churn, and after a manager was killed.
 func (s *step) measure(ctx context.Context, fleet *lab.Process, r *result) (err error) {
 	s.say("first start with all agents waiting")
 	if r.cold, err = s.restart(ctx); err != nil {
@@ -180,7 +180,7 @@ func (s *step) letIn(ctx context.Context, plane *framework.Plane) error {
 	return err
 }
 
-// enrol stops the managers, starts the simulator and returns when the back-off of every agent is long.
+// enrol stops the managers, starts the simulator, and returns when the backoff of every agent is long.
 func (s *step) enrol(ctx context.Context) (*lab.Process, error) {
 	bundle, err := s.hub.Bundle(ctx)
 	if err != nil {
@@ -220,8 +220,8 @@ func (s *step) enrol(ctx context.Context) (*lab.Process, error) {
 	return process, nil
 }
 
-// addresses of all managers. The agents of ten thousand members spread themselves over them: a balancer in this process
-// would cost more than a manager.
+// addresses are the addresses of all managers. The agents of ten thousand members distribute themselves among the
+// managers, because a balancer in this process would use more resources than a manager.
 func (s *step) addresses() []string {
 	var list []string
 	for _, manager := range s.hub.Replicas {

@@ -15,7 +15,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// clusterWatch has the Clusters of the workspace as a watch reports them, and since when.
+// clusterWatch contains the Clusters of the workspace as reported by a watch, and the times of the reports.
 type clusterWatch struct {
 	mu       sync.Mutex // guards what follows
 	clusters map[string]observed
@@ -28,7 +28,7 @@ type observed struct {
 	since   time.Time
 }
 
-// watchClusters watches the Clusters until the function that it returns is called.
+// watchClusters watches the Clusters until the returned function is called.
 func watchClusters(ctx context.Context, from client.WithWatch) (*clusterWatch, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &clusterWatch{clusters: map[string]observed{}, changed: make(chan struct{})}
@@ -44,7 +44,7 @@ func watchClusters(ctx context.Context, from client.WithWatch) (*clusterWatch, f
 	}
 }
 
-// follow follows one watch to its end, and reports whether another can be tried.
+// follow reads one watch to its end, and reports whether another one can be started.
 func (w *clusterWatch) follow(ctx context.Context, from client.WithWatch) bool {
 	watch, err := from.Watch(ctx, &v1.ClusterList{}, client.InNamespace(workspace))
 	if err != nil {
@@ -68,7 +68,7 @@ func (w *clusterWatch) change(how func()) {
 	w.changed = make(chan struct{})
 }
 
-// await waits until a Cluster is as wanted, and returns since when it is.
+// await waits until a Cluster is in the desired state, and returns the time when it reached that state.
 func (w *clusterWatch) await(ctx context.Context, name types.NamespacedName, wanted func(*v1.Cluster) bool) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

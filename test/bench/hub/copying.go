@@ -17,11 +17,12 @@ import (
 	"sync"
 )
 
-// hops is how many processes are between a user and a member's API server: the manager and the agent.
+// hops is the number of processes between a user and a member's API server: the manager and the agent.
 const hops = 2
 
-// copyTo copies bytes between the connections that it accepts and the address, and prints its own address first. It
-// knows nothing of TLS or HTTP, so two of it are the least that a way through two processes can cost on this machine.
+// copyTo copies bytes between the connections that it accepts and the given address. It first prints its own address.
+// It does not process TLS or HTTP, so two copies of it are the lower bound for a path through two processes on this
+// machine.
 func copyTo(ctx context.Context, out io.Writer, address string) error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -53,8 +54,7 @@ func copyTo(ctx context.Context, out io.Writer, address string) error {
 	}
 }
 
-// startCopying starts processes that lead to the member's API server one through the other, and returns the URL of the
-// first.
+// startCopying starts a chain of processes in front of the member's API server, and returns the URL of the first one.
 func (p *processes) startCopying() (string, error) {
 	member, err := url.Parse(p.member.URL())
 	if err != nil {

@@ -15,10 +15,11 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// freshRepeats is how often the manager is restarted to weigh it: by its garbage collection single samples differ.
+// freshRepeats is the number of times that the manager is restarted to measure its memory, because single samples vary
+// with garbage collection.
 const freshRepeats = 2
 
-// footprintOfOne weighs manager and agent with one member.
+// footprintOfOne measures the memory of the manager and the agent with one member.
 func (b *bench) footprintOfOne(ctx context.Context) error {
 	if err := b.weighFreshManager(ctx, "one"); err != nil {
 		return err
@@ -26,12 +27,13 @@ func (b *bench) footprintOfOne(ctx context.Context) error {
 	return b.measureCPU(ctx, "one", b.window)
 }
 
-// footprintOfMany measures the programs' memory with many members, and counts the writes on the hub meanwhile.
+// footprintOfMany measures the memory of the programs with many members, and counts the writes on the hub at the same
+// time.
 func (b *bench) footprintOfMany(ctx context.Context) error {
 	if err := b.weighFreshManager(ctx, "many"); err != nil {
 		return err
 	}
-	// After this time the manager does not wait for agents to return any more.
+	// After this time, the manager no longer waits for agents to reconnect.
 	if err := pause(ctx, 2*b.settle); err != nil {
 		return err
 	}
@@ -54,10 +56,10 @@ func (b *bench) footprintOfMany(ctx context.Context) error {
 	return err
 }
 
-// weighFreshManager restarts the manager, so that its former work does not count. It weighs it when it leads, has all
-// members and is idle, right after some thousand requests, whose garbage it still has, and after a rest, when it has
-// returned that: docs/design/0060-garbage.md. The last value is the better one to compare, since the value of a fresh
-// process depends on the load at its start.
+// weighFreshManager restarts the manager to discard the effects of earlier work. It measures the manager's memory three
+// times: when the manager is the leader, has all members and is idle; right after some thousand requests, before their
+// garbage has been collected; and after a rest, when the memory has been returned (docs/design/0060-garbage.md). The
+// last value is the best for comparisons, because the value of a new process depends on the load at its start.
 func (b *bench) weighFreshManager(ctx context.Context, members string) error {
 	for range freshRepeats {
 		if err := b.hub.Manager.Stop(ctx); err != nil { // an orderly end gives its lease back: the next leads at once
@@ -109,7 +111,7 @@ func (b *bench) weighManager(key string) error {
 	return nil
 }
 
-// awaitLeader waits until the manager leads: until then its controllers do not run.
+// awaitLeader waits until the manager is the leader, because its controllers do not run before that.
 func (p *processes) awaitLeader(ctx context.Context) error {
 	return eventually(ctx, func() error {
 		leads, err := p.managerGauge(ctx, "leader_election_master_status")
@@ -120,7 +122,7 @@ func (p *processes) awaitLeader(ctx context.Context) error {
 	})
 }
 
-// managerGauge reads one of the manager's metrics.
+// managerGauge returns the value of one of the manager's metrics.
 func (p *processes) managerGauge(ctx context.Context, name string) (float64, error) {
 	metrics, err := p.scraper.text(ctx, "/metrics")
 	if err != nil {
@@ -133,7 +135,7 @@ func (p *processes) managerGauge(ctx context.Context, name string) (float64, err
 	return value, nil
 }
 
-// measureCPU takes the CPU time of the manager and of all agents over an idle time, in percent of one core.
+// measureCPU measures the CPU time of the manager and of all agents while they are idle, in percent of one core.
 func (b *bench) measureCPU(ctx context.Context, members string, over time.Duration) error {
 	clock, err := startClock(b.hub.Manager)
 	if err != nil {
@@ -162,7 +164,7 @@ func (b *bench) measureCPU(ctx context.Context, members string, over time.Durati
 	return nil
 }
 
-// cpuClock measures the CPU time of a process from a moment on.
+// cpuClock measures the CPU time of a process from a given time on.
 type cpuClock struct {
 	process *lab.Process
 	at      time.Time
@@ -174,19 +176,19 @@ func startClock(process *lab.Process) (cpuClock, error) {
 	return cpuClock{process: process, at: time.Now(), used: usage.CPU}, err
 }
 
-// read is the CPU time since the start of the clock.
+// read returns the CPU time since the start of the clock.
 func (c cpuClock) read() (time.Duration, error) {
 	usage, err := c.process.Usage()
 	return usage.CPU - c.used, err
 }
 
-// percent is that time as a part of one core.
+// percent returns that time as a percentage of one core.
 func (c cpuClock) percent() (float64, error) {
 	used, err := c.read()
 	return 100 * used.Seconds() / time.Since(c.at).Seconds(), err
 }
 
-// weighAgents weighs the agents that have been idle since they joined: all but the first.
+// weighAgents measures the memory of all agents except the first. These agents have been idle since they joined.
 func (b *bench) weighAgents() error {
 	for _, a := range b.agents[1:] {
 		usage, err := a.Process.Usage()
@@ -199,7 +201,7 @@ func (b *bench) weighAgents() error {
 	return nil
 }
 
-// goroutinesOf ends an agent by SIGQUIT, upon which the Go runtime writes each goroutine to the log, and counts them
+// goroutinesOf stops an agent with SIGQUIT, which makes the Go runtime write all goroutines to the log, and counts them
 // there.
 func goroutinesOf(ctx context.Context, a *agent) (int, error) {
 	if err := a.Process.Signal(syscall.SIGQUIT); err != nil {
@@ -221,7 +223,7 @@ func goroutinesOf(ctx context.Context, a *agent) (int, error) {
 	return n, nil
 }
 
-// countGoroutines counts the goroutines in a dump. The dump leaves out the goroutines of the runtime itself.
+// countGoroutines counts the goroutines in a dump. The dump does not contain the runtime's own goroutines.
 func countGoroutines(dump string) int {
 	n := 0
 	for line := range strings.Lines(dump) {

@@ -22,13 +22,13 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// largeCluster makes the member large and weighs an agent that starts there.
+// largeCluster makes the member large, and measures the memory of an agent that starts there.
 func (b *bench) largeCluster(ctx context.Context) error {
 	a := b.agents[0]
 	if err := a.kill(); err != nil {
 		return err
 	}
-	// Without it the nodes, which have no kubelets, are not found dead and no pod is evicted.
+	// Without this, the nodes, which have no kubelets, are not marked as unreachable, and no pods are evicted.
 	controllers := b.member.Process(lab.ControllerManager)
 	if err := controllers.Pause(); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (b *bench) fill(ctx context.Context) error {
 
 func nodeName(i int) string { return fmt.Sprintf("node-%05d.eu-central-1.compute.internal", i) }
 
-// node is one as a kubelet registers it, with as many images as it names by default at most.
+// node returns a node as a kubelet registers it, with the maximum number of images that a kubelet reports by default.
 func node(i int) client.Object {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("16"), corev1.ResourceMemory: resource.MustParse("65843212Ki"),
@@ -138,7 +138,7 @@ func node(i int) client.Object {
 	return n
 }
 
-// pod is one of an ordinary Deployment, on one of the nodes.
+// pod returns a pod of an ordinary Deployment on one of the nodes.
 func pod(i, nodes int) client.Object {
 	none := false
 	p := &corev1.Pod{
@@ -161,7 +161,7 @@ func pod(i, nodes int) client.Object {
 	return p
 }
 
-// peakOf returns the peak of a process's resident memory, in MiB.
+// peakOf returns the peak resident memory of a process, in MiB.
 func peakOf(pid int) (float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// startTimed starts an agent whose Cluster is not Ready, and returns how long it took until the Cluster was Ready.
+// startTimed starts an agent whose Cluster is not Ready, and returns the time until the Cluster was Ready.
 func (p *processes) startTimed(ctx context.Context, a *agent) (time.Duration, error) {
 	begun := time.Now()
 	if err := a.start(); err != nil {
@@ -50,7 +50,7 @@ func (b *bench) moreJoins(ctx context.Context) error {
 	return nil
 }
 
-// agentRestarts kills the first agent, waits until that shows, and starts it again.
+// agentRestarts kills the first agent, waits until the status shows it, and starts the agent again.
 func (b *bench) agentRestarts(ctx context.Context) error {
 	a := b.agents[0]
 	for range b.repeats {
@@ -72,7 +72,8 @@ func (b *bench) agentRestarts(ctx context.Context) error {
 	return nil
 }
 
-// hangAndRemovals leaves the first agent only. Both things are waiting mostly, so they share the time.
+// hangAndRemovals keeps only the first agent. Both measurements mostly consist of waiting, so they run at the same
+// time.
 func (b *bench) hangAndRemovals(ctx context.Context) error {
 	dead := b.agents[1:]
 	b.agents = b.agents[:1]
@@ -107,7 +108,7 @@ func (b *bench) hangAndRemovals(ctx context.Context) error {
 	return nil
 }
 
-// removal deletes a Cluster that cannot be reached and returns when it is gone.
+// removal deletes a Cluster that cannot be reached, and returns when it is gone.
 func (p *processes) removal(ctx context.Context, a *agent) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -120,7 +121,7 @@ func (p *processes) removal(ctx context.Context, a *agent) (time.Duration, error
 	return time.Since(begun), err
 }
 
-// hang stops an agent by a signal until its Cluster is not Ready, and resumes it.
+// hang suspends an agent with a signal until its Cluster is not Ready, and resumes it.
 func (p *processes) hang(ctx context.Context, a *agent) (time.Duration, error) {
 	begun := time.Now()
 	if err := a.Process.Pause(); err != nil {
@@ -137,7 +138,7 @@ func (p *processes) hang(ctx context.Context, a *agent) (time.Duration, error) {
 	return lost.Sub(begun), err
 }
 
-// joinsTogether prepares many agents, starts them at once and waits for the last.
+// joinsTogether prepares many agents, starts them at the same time, and waits for the last one.
 func (b *bench) joinsTogether(ctx context.Context) error {
 	fresh := make([]*agent, b.together)
 	preparing, within := errgroup.WithContext(ctx)
@@ -172,8 +173,8 @@ func (b *bench) joinsTogether(ctx context.Context) error {
 	})
 }
 
-// measureCost measures what each agent costs until all are Ready: CPU, and writes to both API servers. These mean
-// something on a machine that is busy, too.
+// measureCost measures the cost of each agent until all of them are Ready: CPU time, and writes to both API servers.
+// These values are also meaningful on a busy machine.
 func (b *bench) measureCost(ctx context.Context, agents []*agent, join func() error) error {
 	costs := []struct {
 		key     string
@@ -223,8 +224,8 @@ func (b *bench) measureCost(ctx context.Context, agents []*agent, join func() er
 	return nil
 }
 
-// managerRestarts kills the manager and starts it again, and measures how long it takes until every member is served,
-// first with all agents and then with one.
+// managerRestarts kills the manager and starts it again, and measures the time until every member is served, first with
+// all agents and then with one agent.
 func (b *bench) managerRestarts(ctx context.Context) error {
 	if err := b.managerRestart(ctx, "manager-back-many"); err != nil {
 		return err
@@ -258,8 +259,8 @@ func (b *bench) managerRestart(ctx context.Context, key string) error {
 	return nil
 }
 
-// restartAgents restarts the agents to reset their back-off: after a loss of the hub they wait for up to half a minute
-// before they connect again, and the next measurement would measure that.
+// restartAgents restarts the agents to reset their backoff. After losing the hub, they wait for up to half a minute
+// before they reconnect, which would distort the next measurement.
 func (p *processes) restartAgents(ctx context.Context) error {
 	for _, a := range p.agents {
 		if err := a.kill(); err != nil {
@@ -274,7 +275,7 @@ func (p *processes) restartAgents(ctx context.Context) error {
 	return p.awaitMembers(ctx)
 }
 
-// awaitMembers waits until every member answers through the hub.
+// awaitMembers waits until every member responds through the hub.
 func (p *processes) awaitMembers(ctx context.Context) error {
 	for _, a := range p.agents {
 		err := eventually(ctx, func() error { return p.through.get(ctx, a.path(configMapPath)) })
@@ -285,7 +286,7 @@ func (p *processes) awaitMembers(ctx context.Context) error {
 	return nil
 }
 
-// eventually calls its function every 10 ms until there is no error.
+// eventually calls a function every 10 ms until it returns no error.
 func eventually(ctx context.Context, ask func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

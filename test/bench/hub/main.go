@@ -1,11 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command hub measures a whole Drover on real control planes, each figure beside its floor, and prints one table
-// against the goals.
+// Command hub measures a complete Drover installation on real control planes. It compares each figure with its lower
+// bound, and prints a table with the goals.
 //
-// Hub and member are two control planes of test/lab, the manager and the agents are processes with the rights that they
-// have in real clusters. What a request costs is measured in turns, directly and through the hub, by the same client.
+// The hub and the member are two control planes of test/lab. The manager and the agents are processes with the same
+// rights as in real clusters. The cost of a request is measured alternately, directly and through the hub, with the
+// same client.
 //
 //	go run ./test/bench/hub > docs/bench/hub.md      about seven minutes on two cores
 //	go run ./test/bench/hub -quick                   two minutes, to see that it works
@@ -53,7 +54,7 @@ func main() {
 	}
 }
 
-// extent is how much is measured.
+// extent determines how much is measured.
 type extent struct {
 	quick         bool
 	warmUp, calls int // requests by each way, before and while it is measured
@@ -83,7 +84,7 @@ func newExtent(quick, large bool) extent {
 	return e
 }
 
-// bench takes measurements.
+// bench runs the measurements.
 type bench struct {
 	extent
 	*processes
@@ -91,7 +92,7 @@ type bench struct {
 	alone   *writeCount // the writes of a control plane that has neither a manager nor agents
 }
 
-// step is one part of the run. It goes on from the state that the steps before it left.
+// step is one part of the run. It continues from the state that the previous steps left.
 type step struct {
 	what string
 	take func(context.Context) error
@@ -122,7 +123,7 @@ func (b *bench) steps() []step {
 	return list
 }
 
-// run starts everything, runs all steps and prints the table, also when an error ended the run.
+// run starts all processes, runs all steps and prints the table, even if an error ends the run.
 func run(ctx context.Context, out io.Writer, dir string, e extent, first int) (err error) {
 	begun := time.Now()
 	progress := func(i, n int, what string) {

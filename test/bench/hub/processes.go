@@ -28,11 +28,12 @@ const (
 	workspace = "default"
 	user      = "bench"
 	configMap = "bench"
-	// patience bounds every wait for something that takes seconds.
+	// patience is the time limit for each wait that usually takes seconds.
 	patience = time.Minute
 )
 
-// processes are all that run. They are used from one goroutine, except for what their own types allow.
+// processes contains all running processes. It is used by a single goroutine, unless the types of its fields allow
+// otherwise.
 type processes struct {
 	dir      string
 	token    string // of user, on hub and member
@@ -40,11 +41,11 @@ type processes struct {
 	member   *framework.Plane
 	clusters *clusterWatch
 	agents   []*agent
-	// direct leads to the member's API server, copied leads there through two processes that copy bytes, and through leads
-	// to the hub's port.
+	// direct connects to the member's API server, copied connects to it through two processes that copy bytes, and through
+	// connects to the hub's port.
 	direct, copied, through *caller
 	copying                 []*exec.Cmd
-	// scraper leads to the manager's port for metrics.
+	// scraper connects to the manager's port for metrics.
 	scraper *caller
 
 	stopWatch func()
@@ -56,7 +57,7 @@ type agent struct {
 	cluster types.NamespacedName
 }
 
-// start starts hub and member, with nothing imported.
+// start starts the hub and the member. No cluster has been imported yet.
 func (p *processes) start(ctx context.Context) error {
 	root, err := framework.Sources()
 	if err != nil {
@@ -138,7 +139,7 @@ func (p *processes) connect(ctx context.Context) (err error) {
 	return err
 }
 
-// stop ends all that start and the steps started.
+// stop stops everything that start and the steps have started.
 func (p *processes) stop() error {
 	errs := []error{p.stopCopying()}
 	for _, a := range p.agents {
@@ -159,8 +160,8 @@ func (p *processes) stop() error {
 	return errors.Join(errs...)
 }
 
-// newAgent creates a Cluster and installs its agent in the member, without starting it. All agents of the bench are in
-// one member, each in another namespace.
+// newAgent creates a Cluster, and installs its agent in the member without starting it. All agents of the benchmark are
+// in the same member, each in its own namespace.
 func (p *processes) newAgent(ctx context.Context, name string) (*agent, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -179,9 +180,9 @@ func (p *processes) newAgent(ctx context.Context, name string) (*agent, error) {
 	return &agent{Agent: installed, cluster: cluster}, nil
 }
 
-// withoutPods returns the manifest with a Deployment of no pods. The process is the agent. Pods would never run without
-// a node, and the controller manager tries again and again to make them: with thirty agents that is most of what the
-// member's API server does.
+// withoutPods returns the manifest with a Deployment of no pods, because the agent runs as a process. Without nodes,
+// pods would never run, and the controller manager would retry creating them. With thirty agents, this would cause most
+// of the load on the member's API server.
 func withoutPods(manifest []byte) ([]byte, error) {
 	deadline := []byte("\n  progressDeadlineSeconds: ")
 	if bytes.Count(manifest, deadline) != 1 || bytes.Contains(manifest, []byte("\n  replicas: ")) {
@@ -190,7 +191,7 @@ func withoutPods(manifest []byte) ([]byte, error) {
 	return bytes.Replace(manifest, deadline, append([]byte("\n  replicas: 0"), deadline...), 1), nil
 }
 
-// start starts the agent's process. Its probes listen on a port that the kernel chooses, since they are not used.
+// start starts the agent's process. Its probes listen on any free port, because they are not used.
 func (a *agent) start() error {
 	return a.Start(protocol.EnvListen + "=127.0.0.1:0")
 }

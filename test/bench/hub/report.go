@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// circumstances are what a reader needs to judge the figures.
+// circumstances contains the information that is needed to interpret the figures.
 type circumstances struct {
 	at                            time.Time
 	commit, cpu, kernel, loadThen string
@@ -51,7 +51,7 @@ func writeReport(w io.Writer, c circumstances, r *results, e extent) {
 	}
 }
 
-// commit is that of the working tree, with a mark if it was changed.
+// commit returns the commit of the working tree, with a mark if the tree has been modified.
 func commit(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude=*").Output()
 	if err != nil {
@@ -74,7 +74,7 @@ func cpuModel() string {
 	return "unknown"
 }
 
-// firstFields are the first n words of a file.
+// firstFields returns the first n words of a file.
 func firstFields(file string, n int) string {
 	text, err := os.ReadFile(file)
 	if fields := strings.Fields(string(text)); err == nil && len(fields) >= n {

@@ -22,7 +22,7 @@ const (
 	watchPath      = "/api/v1/namespaces/" + workspace + "/configmaps?watch=true&fieldSelector=metadata.name%3D" + configMap
 )
 
-// way is one of the ways to the member.
+// way is one of the paths to the member.
 type way struct {
 	name   string
 	caller *caller
@@ -33,7 +33,7 @@ func (b *bench) ways() []way {
 	return []way{{"direct", b.direct, ""}, {"copied", b.copied, ""}, {"hub", b.through, b.agents[0].path("")}}
 }
 
-// requests measures small requests and watch events by all ways.
+// requests measures small requests and watch events on all paths.
 func (b *bench) requests(ctx context.Context) error {
 	for _, m := range []struct {
 		key, path string
@@ -49,7 +49,7 @@ func (b *bench) requests(ctx context.Context) error {
 	return b.watchEvents(ctx)
 }
 
-// inTurns measures all ways in short blocks by turns, so that other work on the machine hits them alike.
+// inTurns measures all paths alternately in short blocks, so that other load on the machine affects them equally.
 func (b *bench) inTurns(ctx context.Context, key, path string, n int) error {
 	for _, way := range b.ways() {
 		if _, err := way.caller.repeat(ctx, way.prefix+path, b.warmUp/2, n); err != nil {
@@ -76,7 +76,7 @@ func (b *bench) inTurns(ctx context.Context, key, path string, n int) error {
 	return nil
 }
 
-// cpuPerRequest measures the CPU time that a GET takes in each process on its way.
+// cpuPerRequest measures the CPU time of a GET in each process on its path.
 func (b *bench) cpuPerRequest(ctx context.Context) error {
 	processes := map[string]*lab.Process{"apiserver": b.member.Process(lab.APIServer), "manager": b.hub.Manager, "agent": b.agents[0].Process}
 	for _, way := range b.ways() {
@@ -111,7 +111,7 @@ func (b *bench) cpuPerRequest(ctx context.Context) error {
 	return nil
 }
 
-// ownCPU is the CPU time that this process has used.
+// ownCPU returns the CPU time that this process has used.
 func ownCPU() (time.Duration, error) {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
@@ -120,13 +120,13 @@ func ownCPU() (time.Duration, error) {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), nil
 }
 
-// turned has another begin in each round.
+// turned rotates the order, so that a different path comes first in each round.
 func turned(ways []way, round int) []way {
 	k := round % len(ways)
 	return append(append([]way{}, ways[k:]...), ways[:k]...)
 }
 
-// watchEvents measures how long after a write its event arrives by all ways, of the same writes.
+// watchEvents measures the time from a write to the arrival of its event, on all paths and for the same writes.
 func (b *bench) watchEvents(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -159,7 +159,7 @@ func (b *bench) watchEvents(ctx context.Context) error {
 	return nil
 }
 
-// watch yields the events of a watch.
+// watch returns the events of a watch.
 type watch chan arrival
 
 type arrival struct {
@@ -197,7 +197,7 @@ func (w watch) send(ctx context.Context, a arrival) error {
 	}
 }
 
-// await skips what comes before the event of a value.
+// await skips events until the event with the given value.
 func (w watch) await(value string) (time.Time, error) {
 	for a := range w {
 		if a.err != nil || a.value == value {

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// results are the measured values by name.
+// results contains the measured values by name.
 type results struct {
 	values map[string][]float64
 	notes  []string
@@ -28,8 +28,8 @@ func (r *results) note(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
 
-// quantile is by nearest rank: the smallest value that q of all do not exceed. It is NaN if nothing was measured; no
-// comparison with that holds.
+// quantile uses the nearest-rank method: it returns the smallest value that the share q of all values does not exceed.
+// It returns NaN if there are no values, so that no comparison succeeds.
 func (r *results) quantile(name string, q float64) float64 {
 	sorted := slices.Sorted(slices.Values(r.values[name]))
 	if len(sorted) == 0 {
@@ -45,7 +45,7 @@ func (r *results) worst(name string) float64 { return r.quantile(name, 1) }
 
 func (r *results) count(name string) int { return len(r.values[name]) }
 
-// perMember is what each further member adds to a value of the manager.
+// perMember returns the increase of a value of the manager with each additional member.
 func (r *results) perMember(what string, members int) float64 {
 	return (r.median("manager-many-"+what) - r.median("manager-one-"+what)) / float64(members)
 }

@@ -8,13 +8,13 @@ import (
 	"math"
 )
 
-// row is a line of the table. Peers were measured on another machine of two cores with the same versions.
+// row is a line of the table. Peers were measured on a different machine with two cores, using the same versions.
 type row struct {
 	what            string
 	floor, measured string // empty: not measured
 	ratio           string // of the two, which other machines may be compared by; empty if there is no floor
 	peers, goal     string
-	// met reports whether the goal is met. It counts only if there is a goal and the row was measured.
+	// met reports whether the goal has been met. It is valid only if there is a goal and the row was measured.
 	met bool
 }
 
@@ -29,7 +29,7 @@ func (r row) outcome() string {
 	return "short"
 }
 
-// cell formats values. It is empty if one was not measured.
+// cell formats values. It returns an empty cell if any of them was not measured.
 func cell(format string, values ...float64) string {
 	args := make([]any, len(values))
 	for i, v := range values {
@@ -41,7 +41,7 @@ func cell(format string, values ...float64) string {
 	return fmt.Sprintf(format, args...)
 }
 
-// rows is the table.
+// rows returns the table.
 func rows(r *results, e extent) []row {
 	manager := r.median("cpu-hub-manager") / r.median("cpu-direct-apiserver")
 	list := []row{
@@ -74,7 +74,7 @@ func quantiles(r *results, name string) string {
 	return cell("%.2f / %.2f ms", r.median(name), r.quantile(name, 0.99))
 }
 
-// requestRow compares requests by both ways. The goals for GET are taken for LIST too.
+// requestRow compares requests on both paths. The goals for GET also apply to LIST.
 func requestRow(r *results, key, what, peers string) row {
 	direct, hub := key+"-direct", key+"-hub"
 	out := row{
@@ -92,7 +92,7 @@ func requestRow(r *results, key, what, peers string) row {
 	return out
 }
 
-// copiedRow is what the same requests cost through two processes that only copy bytes.
+// copiedRow returns the cost of the same requests through two processes that only copy bytes.
 func copiedRow(r *results, key string) row {
 	direct, copied := key+"-direct", key+"-copied"
 	return row{
@@ -102,7 +102,7 @@ func copiedRow(r *results, key string) row {
 	}
 }
 
-// lifeRows: starts, ends and losses.
+// lifeRows returns the rows for starts, stops and losses.
 func lifeRows(r *results, e extent) []row {
 	together := r.median("together") * 1000 / r.median("join")
 	return []row{
@@ -191,7 +191,7 @@ func managerRows(r *results, e extent) []row {
 	}
 }
 
-// managerRow is the row of the manager's memory, the median of few samples.
+// managerRow returns the row for the manager's memory, which is the median of a few samples.
 func managerRow(r *results, what, key, peers, goal string) row {
 	rss := r.median(key + "-rss")
 	return row{

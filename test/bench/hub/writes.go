@@ -24,7 +24,7 @@ type writeCount struct {
 	byResource map[string]float64
 }
 
-// countWrites begins a count.
+// countWrites starts a count.
 func countWrites(ctx context.Context, plane *lab.ControlPlane) (*writeCount, error) {
 	caller, err := callerFor(plane.RESTConfig())
 	if err != nil {
@@ -37,7 +37,7 @@ func countWrites(ctx context.Context, plane *lab.ControlPlane) (*writeCount, err
 	return &writeCount{caller: caller, begun: time.Now(), byResource: writesIn(metrics)}, nil
 }
 
-// stop ends the count.
+// stop stops the count.
 func (c *writeCount) stop(ctx context.Context) error {
 	c.took = time.Since(c.begun)
 	metrics, err := c.caller.text(ctx, "/metrics")
@@ -52,12 +52,12 @@ func (c *writeCount) stop(ctx context.Context) error {
 	return nil
 }
 
-// perMinute of a resource.
+// perMinute returns the writes of a resource per minute.
 func (c *writeCount) perMinute(resource string) float64 {
 	return c.byResource[resource] / c.took.Minutes()
 }
 
-// sum of all resources, without leases.
+// sum returns the writes of all resources except leases.
 func (c *writeCount) sum() float64 {
 	n := 0.0
 	for resource, writes := range c.byResource {
@@ -68,11 +68,11 @@ func (c *writeCount) sum() float64 {
 	return n
 }
 
-// total per minute, without leases.
+// total returns the writes per minute, without leases.
 func (c *writeCount) total() float64 { return c.sum() / c.took.Minutes() }
 
-// writesAlone counts the writes of a control plane that has neither a manager nor agents. The member is such a control
-// plane only until its first agent joins: from then on, each agent renews its own leases there.
+// writesAlone counts the writes of a control plane without a manager and agents. The member is such a control plane
+// only until its first agent joins, because each agent renews its own leases there.
 func (b *bench) writesAlone(ctx context.Context) (err error) {
 	if err := pause(ctx, b.settle); err != nil {
 		return err
@@ -113,7 +113,7 @@ func (c *writeCount) String() string {
 	return strings.Join(named, ", ")
 }
 
-// writesIn are the writes that metrics of an API server count, by resource.
+// writesIn returns the writes in the metrics of an API server, by resource.
 func writesIn(metrics string) map[string]float64 {
 	found := map[string]float64{}
 	for _, s := range samples(metrics, "apiserver_request_total") {
@@ -130,7 +130,7 @@ type sample struct {
 	value  float64
 }
 
-// samples finds the samples of one name.
+// samples returns the samples with the given name.
 func samples(metrics, name string) []sample {
 	label := regexp.MustCompile(`(\w+)="((?:[^"\\]|\\.)*)"`)
 	var found []sample
@@ -153,7 +153,7 @@ func samples(metrics, name string) []sample {
 	return found
 }
 
-// gauge returns the value of a metric with one sample only, and whether there is one.
+// gauge returns the value of a metric that has only one sample, and reports whether there is one.
 func gauge(metrics, name string) (float64, bool) {
 	found := samples(metrics, name)
 	if len(found) == 0 {

@@ -23,17 +23,17 @@ import (
 
 const (
 	waves = 5
-	// atOnce is how many members are at work at once.
+	// atOnce is the number of members that are in progress at the same time.
 	atOnce = 5
-	// fleetPatience bounds the wait for a fleet to connect, and then for its Plan.
+	// fleetPatience is the time limit for the connection of a fleet, and then for its Plan.
 	fleetPatience = 5 * time.Minute
-	// settleTime is how long the last writes are waited for.
+	// settleTime is how long to wait for the last writes.
 	settleTime = 3 * time.Second
-	// ring is the label of Clusters that has their wave.
+	// ring is the label of Clusters that contains their wave.
 	ring = "ring"
 )
 
-// fleetResult is what one Plan in all members cost the hub.
+// fleetResult is the cost of one Plan in all members for the hub.
 type fleetResult struct {
 	members        int
 	took, own, cpu time.Duration // own is the time of the nodes themselves
@@ -50,7 +50,7 @@ func (f *fleetResult) write(text *strings.Builder) {
 		"Members that are in progress at the same time share the overhead beyond the nodes' own time.\n")
 }
 
-// measureFleet rolls one Plan out.
+// measureFleet rolls out one Plan.
 func measureFleet(ctx context.Context, programs framework.Programs, dir string, members int) (result *fleetResult, err error) {
 	plane, err := framework.StartPlane(ctx, programs, "fleet", dir)
 	if err != nil {
@@ -80,7 +80,7 @@ func measureFleet(ctx context.Context, programs framework.Programs, dir string, 
 	return rollOut(ctx, h, members)
 }
 
-// enrol makes the Clusters, each with the label of its wave.
+// enrol creates the Clusters, each with the label of its wave.
 func enrol(ctx context.Context, h *framework.Hub, members int) (*sim.Sim, error) {
 	bundle, err := h.Bundle(ctx)
 	if err != nil {
@@ -101,7 +101,7 @@ func enrol(ctx context.Context, h *framework.Hub, members int) (*sim.Sim, error)
 	return sim.New(sim.Options{Server: h.URL(), Bundle: bundle, Members: enrolled})
 }
 
-// awaitReady waits until all Clusters are Ready and the hub writes nothing more.
+// awaitReady waits until all Clusters are Ready and writes on the hub have ceased.
 func awaitReady(ctx context.Context, h *framework.Hub, members int) error {
 	for {
 		clusters := &v1.ClusterList{}
@@ -123,7 +123,7 @@ func awaitReady(ctx context.Context, h *framework.Hub, members int) error {
 	}
 }
 
-// rollOut makes a Plan for all members and counts until it is complete.
+// rollOut creates a Plan for all members, and counts until it is complete.
 func rollOut(ctx context.Context, h *framework.Hub, members int) (*fleetResult, error) {
 	before, err := h.Writes(ctx)
 	if err != nil {
@@ -161,7 +161,8 @@ func rollOut(ctx context.Context, h *framework.Hub, members int) (*fleetResult, 
 	return r, err
 }
 
-// ownTime is how long all members take at the least: waves one after the other, each with atOnce members at once.
+// ownTime returns the minimum time for all members: the waves run one after another, each with atOnce members at the
+// same time.
 func ownTime(members int) time.Duration {
 	rounds := 0
 	for w := range waves {

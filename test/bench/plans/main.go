@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command plans measures the overhead of Plans beyond the work that they wait for: a node in one member, and a fleet on
-// its hub.
+// Command plans measures the overhead of Plans, in addition to the work that they wait for: for a node in one member,
+// and for a fleet on its hub.
 //
-// Control planes come from test/lab; manager and agent are processes with the rights that they have in real clusters.
-// Nodes come from test/nodesim, where every container succeeds at once; the members of the fleet come from
+// Control planes come from test/lab. The manager and the agent are processes with the same rights as in real clusters.
+// Nodes come from test/nodesim, in which every container succeeds immediately. The members of the fleet come from
 // test/fleetsim.
 //
 //	go run ./test/bench/plans > docs/bench/plans.md      about five minutes on two cores
@@ -79,7 +79,7 @@ func run(ctx context.Context, dir string, samples, members int) (err error) {
 	return r.write(os.Stdout)
 }
 
-// output is what a command prints.
+// output returns the output of a command.
 func output(ctx context.Context, name string, args ...string) (string, error) {
 	raw, err := exec.CommandContext(ctx, name, args...).Output()
 	if err != nil {

@@ -25,11 +25,11 @@ import (
 
 const (
 	node = "node-0"
-	// patience bounds every wait for something that takes seconds.
+	// patience is the time limit for each wait that usually takes seconds.
 	patience = time.Minute
-	// restTime is how long nothing happens while CPU and memory at rest are read.
+	// restTime is how long the processes are idle while CPU and memory at rest are measured.
 	restTime = 20 * time.Second
-	// drained is how many pods each drain evicts.
+	// drained is the number of pods that each drain evicts.
 	drained = 5
 )
 
@@ -41,7 +41,7 @@ type processes struct {
 	sim    *nodesim.Sim
 }
 
-// measureMember runs Plans in one member, one after the other.
+// measureMember runs Plans in one member, one after another.
 func measureMember(ctx context.Context, programs framework.Programs, dir string, samples int, r *results) (err error) {
 	p := &processes{}
 	defer func() { err = errors.Join(err, p.stop()) }()
@@ -106,7 +106,8 @@ func (p *processes) sample(ctx context.Context, name string, drain bool) (moment
 	return m, err
 }
 
-// evict evicts all applications at once, and returns how long it took until a watch reported the end of the last.
+// evict evicts all applications at the same time, and returns the time until a watch reported that the last one has
+// terminated.
 func (p *processes) evict(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -153,7 +154,7 @@ func newPlan(name string) *v1.Plan {
 	return o
 }
 
-// startPods puts applications on the node and waits until they run.
+// startPods starts applications on the node, and waits until they run.
 func (p *processes) startPods(ctx context.Context, name string) error {
 	grace := int64(0)
 	for i := range drained {
@@ -167,7 +168,7 @@ func (p *processes) startPods(ctx context.Context, name string) error {
 	return until(ctx, func() error { return p.running(ctx) })
 }
 
-// running returns nil when all applications run: pods that still start are evicted in another way.
+// running returns nil when all applications are running, because pods that are still starting are evicted differently.
 func (p *processes) running(ctx context.Context) error {
 	pods := &corev1.PodList{}
 	if err := p.member.Client.List(ctx, pods, client.InNamespace(metav1.NamespaceDefault)); err != nil {
@@ -181,12 +182,12 @@ func (p *processes) running(ctx context.Context) error {
 	return nil
 }
 
-// script has applications run until they are evicted, and all else succeed at once.
+// script makes applications run until they are evicted, and all other pods succeed immediately.
 func script(pod *corev1.Pod) nodesim.Script {
 	return nodesim.Script{Hangs: pod.Namespace == metav1.NamespaceDefault}
 }
 
-// start starts hub and member, imports the member, and waits until its agent has installed Plans.
+// start starts the hub and the member, imports the member, and waits until its agent has installed Plans.
 func (p *processes) start(ctx context.Context, programs framework.Programs, dir string) error {
 	plane, err := framework.StartPlane(ctx, programs, "hub", dir)
 	if err != nil {
@@ -269,7 +270,7 @@ func (p *processes) stop() error {
 	return errors.Join(errs...)
 }
 
-// rest measures what the agent uses while nothing happens.
+// rest measures the resource usage of an idle agent.
 func (p *processes) rest(ctx context.Context, r *results, when string) error {
 	before, err := p.agent.Process.Usage()
 	if err != nil {

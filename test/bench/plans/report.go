@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// goalNode is what the runner may add to a node at p50; system-upgrade-controller adds sucJob + sucLabel.
+	// goalNode is the time that the runner may add for a node at p50. system-upgrade-controller adds sucJob + sucLabel.
 	goalNode = 50 * time.Millisecond
 	sucJob   = 52 * time.Millisecond
 	sucLabel = 16 * time.Millisecond
-	// goalResident is what an idle agent may have resident, goalWorked what one may after Plans.
+	// goalResident is the maximum resident memory of an idle agent, and goalWorked the maximum after Plans.
 	goalResident, goalWorked = 22 << 20, 24 << 20
 )
 
-// results are all measured values.
+// results contains all measured values.
 type results struct {
 	commit, machine, planner string
 	rows                     []row
@@ -40,14 +40,14 @@ type row struct {
 	goal   bool    // whether goalNode is for this kind
 }
 
-// idle is what the agent uses while nothing happens.
+// idle is the resource usage of an idle agent.
 type idle struct {
 	when  string
 	usage lab.Usage
 	cpu   time.Duration
 }
 
-// machine describes the machine and the load beside the bench.
+// machine describes the machine, and the other load during the benchmark.
 func machine() string {
 	load, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -98,7 +98,7 @@ func (r *results) writeMember(text *strings.Builder) {
 	}
 }
 
-// column is a sorted figure of all samples.
+// column returns the sorted values of one figure in all samples.
 func (w *row) column(of func(moments) time.Duration) []time.Duration {
 	var all []time.Duration
 	for _, m := range w.took {

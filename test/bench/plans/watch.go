@@ -18,19 +18,19 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// labelPlan names the plan of a Job, as system-upgrade-controller does.
+// labelPlan is the label of a Job that names its plan, as in system-upgrade-controller.
 const labelPlan = "upgrade.cattle.io/plan"
 
-// moments are when a watch reported the steps of a Plan, counted from just before its creation. pods is how long the
-// same number of pods took that were evicted directly before.
+// moments are the times at which a watch reported the steps of a Plan, starting just before the Plan's creation. pods
+// is the time for the same number of pods that were evicted directly before.
 type moments struct{ pods, job, jobDone, label, status time.Duration }
 
-// runner is what the runner adds.
+// runner returns the time that the runner adds.
 func (m moments) runner() time.Duration { return m.job - m.pods + m.label - m.jobDone }
 
 func (m moments) over() bool { return m.job > 0 && m.jobDone > 0 && m.label > 0 && m.status > 0 }
 
-// runPlan creates a Plan and follows it until its status says that it is complete.
+// runPlan creates a Plan, and follows it until its status reports that it is complete.
 func (p *processes) runPlan(ctx context.Context, o *v1.Plan) (moments, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -70,7 +70,7 @@ func (p *processes) runPlan(ctx context.Context, o *v1.Plan) (moments, error) {
 	return m, nil
 }
 
-// see notes what an object shows for the first time.
+// see records when an object first shows a step.
 func (m *moments) see(plan string, object any, at time.Duration) {
 	first := func(moment *time.Duration, is bool) {
 		if is && *moment == 0 {

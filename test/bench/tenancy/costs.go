@@ -11,14 +11,14 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// costs is the CPU of each process, in the order of costNames.
+// costs is the CPU time of each process, in the order of costNames.
 type costs [8]time.Duration
 
 func costNames() []string {
 	return []string{"hub's API server", "its etcd", "its controller manager", "manager", "agent", "member's API server", "its etcd", "its controller manager"}
 }
 
-// costs returns what each process has used since its start.
+// costs returns the CPU time that each process has used since its start.
 func (p *processes) costs() (c costs, err error) {
 	for i, process := range []*lab.Process{
 		p.hub.Process(lab.APIServer), p.hub.Process(lab.Etcd), p.hub.Process(lab.ControllerManager), p.hub.Manager, p.agent.Process,
@@ -33,7 +33,7 @@ func (p *processes) costs() (c costs, err error) {
 	return c, nil
 }
 
-// since returns the costs since earlier, divided by n.
+// since returns the difference to earlier costs, divided by n.
 func (c costs) since(before costs, n int) costs {
 	for i := range c {
 		c[i] = (c[i] - before[i]) / time.Duration(n)
@@ -48,7 +48,7 @@ func (c costs) sum() (all time.Duration) {
 	return all
 }
 
-// writeCosts writes the table of CPU.
+// writeCosts writes the table of CPU times.
 func writeCosts(text *strings.Builder, rows []row) {
 	fmt.Fprintf(text, "\nCPU for each binding, in ms, from the first write until the last has arrived. Later work, such as the status, counts if it falls into that time.\n\n| what | %s | all |\n|%s\n",
 		strings.Join(costNames(), " | "), strings.Repeat("---|", len(costNames())+2))

@@ -22,10 +22,10 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// fanPatience bounds the wait for a fleet to connect.
+// fanPatience is the time limit for the connection of a fleet.
 const fanPatience = 5 * time.Minute
 
-// fan is a hub with many simulated members, which take sets and apply nothing.
+// fan is a hub with many simulated members, which accept sets without applying them.
 type fan struct {
 	hub     *framework.Hub
 	members int
@@ -78,7 +78,7 @@ func (f *fan) enrol(ctx context.Context) (*sim.Sim, error) {
 	return sim.New(sim.Options{Server: f.hub.URL(), Bundle: bundle, Members: members})
 }
 
-// await waits until a set has come to all members again, and returns when it came to each.
+// await waits until all members have received a set again, and returns the times of arrival.
 func (f *fan) await(ctx context.Context, id string) ([]time.Time, error) {
 	var came []time.Time
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -100,7 +100,7 @@ func (f *fan) await(ctx context.Context, id string) ([]time.Time, error) {
 	}
 }
 
-// measure makes single writes, several in all, and measures the delivery of each.
+// measure makes several writes, one after another, and measures the delivery of each.
 func (f *fan) measure(ctx context.Context) ([]row, error) {
 	workspace := sim.ClusterName(0, 1).Namespace
 	template := &v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: "fan"}, Spec: v1.RoleTemplateSpec{Context: v1.ContextCluster, Rules: []rbacv1.PolicyRule{
@@ -132,10 +132,10 @@ func (f *fan) measure(ctx context.Context) ([]row, error) {
 	return rows, nil
 }
 
-// quietWrites is what a control plane writes for itself while it settles.
+// quietWrites is the number of writes that a control plane makes on its own while it settles.
 const quietWrites = 2
 
-// quiet waits until the hub writes nothing more, and returns how many writes there were.
+// quiet waits until writes on the hub have ceased, and returns the number of writes.
 func (f *fan) quiet(ctx context.Context) (float64, error) {
 	before, err := f.hub.Writes(ctx)
 	for err == nil {
@@ -151,7 +151,8 @@ func (f *fan) quiet(ctx context.Context) (float64, error) {
 	return 0, err
 }
 
-// timed returns when the set of one write came to each member, and the writes on the hub that it caused.
+// timed returns the times at which the set of one write arrived at each member, and the writes on the hub that it
+// caused.
 func (f *fan) timed(ctx context.Context, id string, write func() error) (row, error) {
 	r := row{ofLast: true}
 	before, err := f.quiet(ctx)

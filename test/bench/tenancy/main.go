@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command tenancy measures how long a binding takes from the hub to the member, each figure beside a direct write into
-// the member.
+// Command tenancy measures how long a binding takes from the hub to the member, and compares each figure with a direct
+// write to the member.
 //
-// Hub and member are two control planes of test/lab; the manager and the agent are processes with the rights that they
-// have in real clusters.
+// The hub and the member are two control planes of test/lab. The manager and the agent are processes with the same
+// rights as in real clusters.
 //
 //	go run ./test/bench/tenancy > docs/bench/tenancy.md      about three minutes on two cores
 package main
@@ -34,7 +34,7 @@ import (
 const (
 	workspace = "default"
 	member    = "member"
-	// patience bounds every wait for something that takes seconds.
+	// patience is the time limit for each wait that usually takes seconds.
 	patience = time.Minute
 )
 
@@ -100,7 +100,7 @@ func measureOne(ctx context.Context, programs framework.Programs, dir string, sa
 	return rows, p.sizes, err
 }
 
-// processes are all that run.
+// processes contains all running processes.
 type processes struct {
 	hub    *framework.Hub
 	member *framework.Plane
@@ -108,7 +108,7 @@ type processes struct {
 	sizes  []size
 }
 
-// start starts hub and member, and imports the member.
+// start starts the hub and the member, and imports the member.
 func (p *processes) start(ctx context.Context, programs framework.Programs, dir string) error {
 	plane, err := framework.StartPlane(ctx, programs, "hub", dir)
 	if err != nil {

@@ -19,15 +19,16 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// row is one line of the report.
+// row is a line of the report.
 type row struct {
 	what string
 	took []time.Duration
-	// goal is how many times the p50 of a direct write the p50 may take, or with ofLast the last; 0 for none.
+	// goal is the maximum ratio of this row's p50, or of its last value if ofLast is set, to the p50 of a direct write. 0
+	// means that there is no goal.
 	goal   float64
 	ofLast bool
-	// inTurns are direct writes that took turns with this row's; without them, it is compared with the first row's, which
-	// have the machine for themselves.
+	// inTurns are direct writes that alternated with this row's writes. If there are none, the row is compared with the
+	// first row, whose writes had the machine to themselves.
 	inTurns     []time.Duration
 	hub, member float64       // writes for each binding
 	cpu         time.Duration // of the manager
@@ -63,7 +64,7 @@ func (p *processes) binding(name string) *v1.ClusterRoleTemplateBinding {
 		ClusterTarget: v1.ClusterTarget{ClusterName: member}, RoleTemplateName: role, Subject: v1.Subject{Kind: v1.SubjectUser, Name: "github:" + name}}}
 }
 
-// timed returns how long it takes from a write until the member's watch reports its effect.
+// timed returns the time from a write until the member's watch reports its effect.
 func (p *processes) timed(ctx context.Context, w *watcher, name string, kind event, write func() error) (time.Duration, error) {
 	seen := w.expect(name, kind)
 	begun := time.Now()
@@ -80,7 +81,7 @@ func (p *processes) timed(ctx context.Context, w *watcher, name string, kind eve
 	}
 }
 
-// direct writes into the member: the floor.
+// direct writes to the member, which are the lower bound.
 func (p *processes) direct(ctx context.Context, w *watcher, n int) ([]row, error) {
 	r := row{what: "direct write into the member: create"}
 	before, err := p.costs()
@@ -101,7 +102,7 @@ func (p *processes) direct(ctx context.Context, w *watcher, n int) ([]row, error
 	return []row{r}, err
 }
 
-// backToBack creates, updates and deletes bindings, each when the one before has arrived.
+// backToBack creates, updates and deletes bindings, each after the previous one has arrived.
 func (p *processes) backToBack(ctx context.Context, w *watcher, n int) ([]row, error) {
 	var rows []row
 	for _, step := range []struct {
@@ -146,7 +147,7 @@ func (p *processes) backToBack(ctx context.Context, w *watcher, n int) ([]row, e
 	return rows, nil
 }
 
-// atOnce creates all bindings at once, and deletes them so.
+// atOnce creates all bindings at the same time, and then deletes them in the same way.
 func (p *processes) atOnce(ctx context.Context, w *watcher, n int) ([]row, error) {
 	var rows []row
 	for _, step := range []struct {
@@ -205,7 +206,8 @@ func (p *processes) atOnce(ctx context.Context, w *watcher, n int) ([]row, error
 	return rows, nil
 }
 
-// left reports how many objects hub and member have: a binding that is missed was not delivered, or not seen.
+// left returns the number of objects that the hub and the member have. A missing binding was either not delivered or
+// not observed.
 func (p *processes) left(ctx context.Context, w *watcher) string {
 	var inMember rbacv1.ClusterRoleBindingList
 	var onHub v1.ClusterRoleTemplateBindingList
@@ -221,8 +223,8 @@ func (p *processes) left(ctx context.Context, w *watcher) string {
 	return fmt.Sprintf("the hub has %d, the member %d of Drover, and the watch of it %s; see the logs with -keep", len(onHub.Items), len(inMember.Items), ended)
 }
 
-// effective measures how long it takes until the member's authorizer allows what a binding grants, and until it denies
-// it again, in turns with a direct write of the same.
+// effective measures the time until the member's authorizer allows the action that a binding grants, and until it
+// denies the action again, alternating with a direct write of the same binding.
 func (p *processes) effective(ctx context.Context, _ *watcher, n int) ([]row, error) {
 	direct := row{what: "in turns: direct write → effective"}
 	granted := row{what: "in turns: binding → effective in the member", goal: 6}
@@ -254,14 +256,14 @@ func (p *processes) effective(ctx context.Context, _ *watcher, n int) ([]row, er
 	return []row{direct, granted, removed}, nil
 }
 
-// directBinding is what a binding becomes in the member, written there by the bench. Its role grants what awaitRight
-// asks for.
+// directBinding is the equivalent of a binding in the member, which the benchmark writes there directly. Its role
+// grants the right that awaitRight reviews.
 func directBinding(name string) *rbacv1.ClusterRoleBinding {
 	return &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: prefix + name + ":x"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}}}
 }
 
-// awaitRight asks the member's API server until it answers as wanted.
+// awaitRight sends access reviews to the member's API server until the result is as expected.
 func (p *processes) awaitRight(ctx context.Context, user string, want bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

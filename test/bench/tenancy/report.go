@@ -43,7 +43,7 @@ func report(out io.Writer, n int, rows []row, sizes []size) error {
 	return err
 }
 
-// ratio returns how many times a direct write took, and what became of the goal.
+// ratio returns the ratio to a direct write, and whether the goal was met.
 func (r row) ratio(direct time.Duration) (times, outcome string) {
 	of, is := "p50", at(r.took, 50)
 	if r.ofLast {
@@ -73,7 +73,7 @@ func figure(n float64) string {
 	return fmt.Sprintf("%.2f", n)
 }
 
-// writeCount counts writes on hub and member.
+// writeCount counts writes on the hub and in the member.
 type writeCount struct {
 	processes   *processes
 	hub, member float64
@@ -88,7 +88,7 @@ func (p *processes) countWrites(ctx context.Context) (*writeCount, error) {
 	return &writeCount{processes: p, hub: hub, member: member}, err
 }
 
-// settleTime is how long after the last binding the writes that it brings are waited for.
+// settleTime is how long to wait after the last binding for the writes that it causes.
 const settleTime = 2 * time.Second
 
 func settle(ctx context.Context) error {
@@ -100,7 +100,7 @@ func settle(ctx context.Context) error {
 	}
 }
 
-// each is how many there were since for each of n.
+// each returns the number of writes since then for each of n.
 func (c *writeCount) each(ctx context.Context, n int) (hub, member float64, err error) {
 	if err := settle(ctx); err != nil {
 		return 0, 0, err

@@ -14,10 +14,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// prefix of the ClusterRoleBindings that bindings become.
+// prefix is the prefix of the names of the ClusterRoleBindings that result from bindings.
 const prefix = "drover:crtb:"
 
-// event is what happens to an object.
+// event is a change to an object.
 type event = watch.EventType
 
 const (
@@ -26,7 +26,7 @@ const (
 	deleted  = watch.Deleted
 )
 
-// watcher reports when a binding's object shows in the member.
+// watcher reports when a binding's object appears in the member.
 type watcher struct {
 	watch watch.Interface
 	done  chan struct{}
@@ -61,7 +61,7 @@ func watchBindings(ctx context.Context, c client.WithWatch) (*watcher, error) {
 	return w, nil
 }
 
-// expect returns a channel for the time at which an event happens to the object of a binding.
+// expect returns a channel that receives the time at which an event for a binding's object occurs.
 func (w *watcher) expect(name string, kind event) <-chan time.Time {
 	seen := make(chan time.Time, 1)
 	w.mu.Lock()

@@ -10,16 +10,16 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// restTime is how long nothing happens before memory is read.
+// restTime is how long the processes are idle before memory is measured.
 const restTime = 15 * time.Second
 
-// size is what agent and manager use.
+// size is the memory usage of the agent and the manager.
 type size struct {
 	when           string
 	agent, manager lab.Usage
 }
 
-// weigh measures what agent and manager use at rest.
+// weigh measures the memory usage of the idle agent and manager.
 func (p *processes) weigh(ctx context.Context, when string) error {
 	select {
 	case <-time.After(restTime):

@@ -27,7 +27,7 @@ const (
 	coldHeader = "X-Bench-Cold"   // a request that must find no warm connection to the backend
 )
 
-// serveAgent is the process beside the backend, which opens the tunnels.
+// serveAgent runs the process next to the backend that opens the tunnels.
 func serveAgent() error {
 	t, ended, err := readTask()
 	if err != nil {
@@ -70,7 +70,7 @@ func serveAgent() error {
 	}
 }
 
-// opener keeps one tunnel until its context ends, and calls opened once when it is open.
+// opener keeps one tunnel open until its context ends, and calls opened once when the tunnel is open.
 type opener func(ctx context.Context, key string, opened func()) error
 
 func openDrover(t task) opener {
@@ -99,7 +99,7 @@ func openDrover(t task) opener {
 	}
 }
 
-// copyBuffers saves the proxy 32 KiB of garbage per request.
+// copyBuffers is a pool of buffers that saves the proxy 32 KiB of garbage per request.
 type copyBuffers struct{ pool sync.Pool }
 
 func (b *copyBuffers) Get() []byte {

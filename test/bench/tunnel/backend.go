@@ -26,7 +26,7 @@ import (
 // upgradeTo is the protocol of the backend's echo.
 const upgradeTo = "bench-echo"
 
-// serveBackend is the process in place of a member's API server.
+// serveBackend runs the process that replaces a member's API server.
 func serveBackend() error {
 	t, ended, err := readTask()
 	if err != nil {
@@ -82,7 +82,7 @@ func backend() http.Handler {
 	return mux
 }
 
-// echo upgrades and sends back what comes, as an exec session of "cat" does.
+// echo upgrades the connection and returns the data that it receives, like an exec session of "cat".
 func echo(w http.ResponseWriter, _ *http.Request) {
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -126,14 +126,15 @@ func listenTLS() (net.Listener, address, error) {
 	}, nil
 }
 
-// trust makes a TLS configuration that trusts one certificate.
+// trust returns a TLS configuration that trusts one certificate.
 func (a address) trust() *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(a.Cert)
 	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}
 }
 
-// transport makes a transport for a backend, whose connections dial opens, or the network if that is nil.
+// transport returns a transport for a backend. The function dial opens its connections. If dial is nil, the network is
+// used.
 func (a address) transport() *http.Transport {
 	return &http.Transport{
 		TLSClientConfig:     a.trust(),

@@ -20,7 +20,8 @@ import (
 	"time"
 )
 
-// link: 50 ms between hub and member. Cold is a GET that finds no warm connection to the backend.
+// link measures a link with 50 ms between the hub and the member. Cold is a GET for which there is no open connection
+// to the backend.
 func (h *measurer) link() (map[string]float64, error) {
 	if err := h.start(1, true); err != nil {
 		return nil, err
@@ -44,7 +45,7 @@ func (h *measurer) link() (map[string]float64, error) {
 	}, err
 }
 
-// memory measures what the hub needs for idle tunnels, and for one idle watch through each.
+// memory measures the hub's memory for idle tunnels, and for one idle watch through each of them.
 func (h *measurer) memory() (map[string]float64, error) {
 	n := h.few(2000)
 	none, err := takeStock()
@@ -88,13 +89,13 @@ func (h *measurer) memory() (map[string]float64, error) {
 	}, nil
 }
 
-// killed measures how long it takes until a watch ends after the agent was killed.
+// killed measures the time until a watch ends after the agent was killed.
 func (h *measurer) killed() (map[string]float64, error) {
 	took, err := h.noticed(syscall.SIGKILL, 10*time.Second)
 	return map[string]float64{"killed": millis(took)}, err
 }
 
-// hung measures the same after the agent was paused by a signal: its kernel still takes bytes.
+// hung measures the same after the agent was suspended with a signal, while its kernel still accepts bytes.
 func (h *measurer) hung() (map[string]float64, error) {
 	limit := 75 * time.Second
 	if h.Quick {
@@ -104,7 +105,7 @@ func (h *measurer) hung() (map[string]float64, error) {
 	return map[string]float64{"hung": took.Seconds()}, err
 }
 
-// noticed sends a signal to the agent and waits until a watch through its tunnel ends, or as long as limit.
+// noticed sends a signal to the agent, and waits until a watch through its tunnel ends, but no longer than limit.
 func (h *measurer) noticed(signal os.Signal, limit time.Duration) (time.Duration, error) {
 	if err := h.start(1, false); err != nil {
 		return 0, err
@@ -131,10 +132,10 @@ func (h *measurer) noticed(signal os.Signal, limit time.Duration) (time.Duration
 	return time.Since(begun), nil
 }
 
-// stock is the memory and goroutines of this process.
+// stock is the memory and the number of goroutines of this process.
 type stock struct{ bytes, goroutines int }
 
-// takeStock collects garbage first and waits until goroutines that were about to end have ended.
+// takeStock first collects garbage, and waits until goroutines that were about to end have ended.
 func takeStock() (stock, error) {
 	settle()
 	debug.FreeOSMemory()
@@ -143,7 +144,7 @@ func takeStock() (stock, error) {
 	return stock{bytes: bytes, goroutines: runtime.NumGoroutine()}, err
 }
 
-// residentBytes is VmRSS of this process.
+// residentBytes returns the VmRSS of this process.
 func residentBytes() (int, error) {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {

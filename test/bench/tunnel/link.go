@@ -14,8 +14,8 @@ const (
 	linkBuffer = 4096                  // pieces of at most 32 KiB under way, each way
 )
 
-// delayed puts a link of 50 ms round trip in front of an address and returns the address of its near end. It delays
-// the handshakes of TLS and HTTP as well, and that of TCP by waiting before it dials.
+// delayed adds a link with a round-trip time of 50 ms in front of an address, and returns the address of its near end.
+// The delay also applies to the handshakes of TLS and HTTP and, by waiting before dialing, of TCP.
 func delayed(target string) (string, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -42,13 +42,13 @@ func delayed(target string) (string, error) {
 	return listener.Addr().String(), nil
 }
 
-// piece has the bytes of one read, and the time at which they arrive.
+// piece contains the bytes of one read, and the time at which they arrive.
 type piece struct {
 	bytes []byte
 	due   time.Time
 }
 
-// carry copies one direction, every byte later by the delay.
+// carry copies one direction, and delays every byte.
 func carry(to, from net.Conn) {
 	underWay := make(chan piece, linkBuffer)
 	go func() {

@@ -1,11 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command tunnel measures Drover's tunnel beside remotedialer and a direct connection, and prints one table.
+// Command tunnel measures Drover's tunnel in comparison with remotedialer and a direct connection, and prints one
+// table.
 //
-// Each measurement is three processes: a backend in place of a member's API server, an agent beside it, and a hub that
-// is also the client, so that the memory of the hub is its own. All of them are this program, started again with -role.
-// The candidates run in turns, in several rounds, because other work on the machine varies.
+// Each measurement uses three processes: a backend that replaces a member's API server, an agent next to it, and a hub
+// that is also the client, so that the hub's memory can be measured separately. All of them run this program, with the
+// flag -role. The candidates run alternately in several rounds, because other load on the machine varies.
 //
 //	go run . > ../../../docs/bench/tunnel.md      about five minutes
 //	go run . -quick                               half a minute, to see that it works
@@ -51,7 +52,7 @@ func run(role, only string, quick bool) error {
 	}
 }
 
-// measures are taken in this order. Long ones that only wait run beside each other.
+// measures are run in this order. Long measurements that mostly wait run in parallel.
 func measures(quick bool) []measure {
 	rounds := func(n int) int {
 		if quick {
@@ -70,7 +71,7 @@ func measures(quick bool) []measure {
 	}
 }
 
-// measure is one kind of measurement; its name is that of a function of a hub.
+// measure is one kind of measurement. Its name is the name of a function of a hub.
 type measure struct {
 	name       string
 	contenders []string
@@ -78,7 +79,7 @@ type measure struct {
 	together   bool // it only waits, so that the contenders can run at once
 }
 
-// orchestrate takes all measurements and prints the table.
+// orchestrate runs all measurements and prints the table.
 func orchestrate(only string, quick bool) error {
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
@@ -102,7 +103,7 @@ func orchestrate(only string, quick bool) error {
 	return nil
 }
 
-// takeRound has each contender measured once. The first contender changes from round to round.
+// takeRound measures each contender once. The first contender changes from round to round.
 func (m measure) takeRound(into *results, quick bool, round int) error {
 	var (
 		wait  sync.WaitGroup

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// few is n, or a small part of it for -quick.
+// few returns n, or a small fraction of it for -quick.
 func (h *measurer) few(n int) int {
 	if h.Quick {
 		return max(n/20, 1)
@@ -25,7 +25,7 @@ func (h *measurer) few(n int) int {
 	return n
 }
 
-// latency measures small GETs one after the other and 50 at once, and the echo of an exec session.
+// latency measures small GET requests, one after another and 50 at the same time, and the echo of an exec session.
 func (h *measurer) latency() (map[string]float64, error) {
 	if err := h.start(1, false); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (h *measurer) latency() (map[string]float64, error) {
 	}, nil
 }
 
-// echoes times 32 bytes through an upgraded stream and back.
+// echoes measures the time for 32 bytes through an upgraded stream and back.
 func (h *measurer) echoes(c *client) ([]time.Duration, error) {
 	response, err := c.send(context.Background(), http.MethodGet, "/echo", nil, http.Header{"Connection": {"Upgrade"}, "Upgrade": {upgradeTo}})
 	if err != nil {
@@ -74,7 +74,7 @@ func (h *measurer) echoes(c *client) ([]time.Duration, error) {
 	})
 }
 
-// bulk measures large downloads, one and eight at once.
+// bulk measures large downloads, one and then eight at the same time.
 func (h *measurer) bulk() (map[string]float64, error) {
 	if err := h.start(1, false); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (h *measurer) bulk() (map[string]float64, error) {
 	return map[string]float64{"bulk-1": one, "bulk-8": eight}, err
 }
 
-// throughput is MB/s of n downloads of size bytes at once.
+// throughput returns the throughput of n concurrent downloads of the given size, in MB/s.
 func throughput(c *client, n, size int) (float64, error) {
 	var wait sync.WaitGroup
 	failed := make(chan error, n)
@@ -114,11 +114,11 @@ func throughput(c *client, n, size int) (float64, error) {
 	}
 }
 
-// patient is how long a request beside others may take before it counts as blocked.
+// patient is how long a request that runs next to others may take before it counts as blocked.
 const patient = 5 * time.Second
 
-// fairness measures small GETs and an upload beside other streams. The stalled readers come last and stay, so that the
-// memory is the memory of 300.
+// fairness measures small GET requests and an upload next to other streams. The stalled readers are started last and
+// remain, so that the memory is measured with 300 of them.
 func (h *measurer) fairness() (map[string]float64, error) {
 	if err := h.start(1, false); err != nil {
 		return nil, err
@@ -146,7 +146,7 @@ func (h *measurer) fairness() (map[string]float64, error) {
 	return values, err
 }
 
-// stall begins a large download and does not read it, until ctx ends.
+// stall starts a large download and does not read it, until ctx ends.
 func (c *client) stall(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(patient, cancel)
@@ -158,7 +158,7 @@ func (c *client) stall(ctx context.Context) error {
 	return err
 }
 
-// besideBulk times small GETs beside a download that never pauses.
+// besideBulk measures small GET requests during a continuous download.
 func (h *measurer) besideBulk(c *client, values map[string]float64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wait sync.WaitGroup
@@ -174,7 +174,7 @@ func (h *measurer) besideBulk(c *client, values map[string]float64) {
 	values["beside-bulk-p50"], values["beside-bulk-p99"] = millis(quantile(gets, 0.5)), millis(quantile(gets, 0.99))
 }
 
-// besideUpload times an upload of 4 MiB while another upload is stuck.
+// besideUpload measures an upload of 4 MiB while another upload is stuck.
 func (h *measurer) besideUpload(c *client, values map[string]float64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wait sync.WaitGroup
@@ -197,10 +197,11 @@ func (h *measurer) besideUpload(c *client, values map[string]float64) {
 	wait.Wait()
 }
 
-// settle waits until streams have reached their limits. There is no condition for that which all contenders show.
+// settle waits until streams have reached their limits. It waits for a fixed time, because not all contenders show
+// this.
 func settle() { time.Sleep(300 * time.Millisecond) }
 
-// smallGets times small GETs; a failed request counts with the full time limit.
+// smallGets measures small GET requests. A failed request counts with the full time limit.
 func (h *measurer) smallGets(c *client, n int) []time.Duration {
 	took := make([]time.Duration, 0, n)
 	for blocked := 0; len(took) < n && blocked < 2; {
@@ -218,7 +219,7 @@ func (h *measurer) smallGets(c *client, n int) []time.Duration {
 	return took
 }
 
-// repeat times n calls.
+// repeat measures the time of n calls.
 func repeat(n int, do func() error) ([]time.Duration, error) {
 	took := make([]time.Duration, n)
 	for i := range took {
@@ -231,7 +232,7 @@ func repeat(n int, do func() error) ([]time.Duration, error) {
 	return took, nil
 }
 
-// perSecond counts small GETs of n clients at once.
+// perSecond measures the rate of small GET requests by n clients at the same time.
 func perSecond(c *client, n int, during time.Duration) (float64, error) {
 	var (
 		wait   sync.WaitGroup
@@ -256,7 +257,7 @@ func perSecond(c *client, n int, during time.Duration) (float64, error) {
 	return float64(done.Load()) / time.Since(begun).Seconds(), nil
 }
 
-// quantile is by nearest rank.
+// quantile uses the nearest-rank method.
 func quantile(of []time.Duration, q float64) time.Duration {
 	sorted := slices.Sorted(slices.Values(of))
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]

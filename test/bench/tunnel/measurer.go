@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// measurer is the process that measures: one end of the tunnels, and the client.
+// measurer is the measuring process. It is one end of the tunnels, and the client.
 type measurer struct {
 	task
 	backend   *child
@@ -36,7 +36,7 @@ type measurer struct {
 	sessions map[string]*tunnel.Session
 }
 
-// measureAsHub takes one measurement and writes its values to standard output.
+// measureAsHub runs one measurement and writes its values to standard output.
 func measureAsHub() error {
 	t, ended, err := readTask()
 	if err != nil {
@@ -64,7 +64,7 @@ func measureAsHub() error {
 	return json.NewEncoder(os.Stdout).Encode(values)
 }
 
-// start starts the backend, and for a tunnel the listener and the agent, and waits until all tunnels are open.
+// start starts the backend and, for a tunnel, the listener and the agent, and waits until all tunnels are open.
 func (h *measurer) start(tunnels int, delay bool) error {
 	var err error
 	if h.backend, err = start("backend", task{Delay: delay && h.Contender == direct}); err != nil {
@@ -123,7 +123,7 @@ func (h *measurer) accept(w http.ResponseWriter, r *http.Request) {
 	h.sessions[r.Header.Get(keyHeader)] = session
 }
 
-// connected returns how many tunnels are open.
+// connected returns the number of open tunnels.
 func (h *measurer) connected() int {
 	if h.Contender == remoteDialer {
 		return len(h.dial.ListClients())
@@ -133,7 +133,7 @@ func (h *measurer) connected() int {
 	return len(h.sessions)
 }
 
-// client sends requests to the backend behind one of the tunnels.
+// client sends requests to the backend through one of the tunnels.
 type client struct {
 	http.RoundTripper
 	backend address
@@ -156,7 +156,7 @@ func (h *measurer) client(key int) *client {
 	}
 }
 
-// send sends a request; the caller closes the body.
+// send sends a request. The caller must close the body.
 func (c *client) send(ctx context.Context, method, path string, body io.Reader, header http.Header) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, method, "https://"+c.backend.Addr+path, body)
 	if err != nil {
@@ -168,7 +168,7 @@ func (c *client) send(ctx context.Context, method, path string, body io.Reader, 
 	return c.RoundTrip(r)
 }
 
-// get sends a GET and reads the answer.
+// get sends a GET request and reads the response.
 func (c *client) get(ctx context.Context, path string, header http.Header) error {
 	response, err := c.send(ctx, http.MethodGet, path, nil, header)
 	if err != nil {

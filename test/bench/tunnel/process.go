@@ -24,7 +24,7 @@ var (
 	tunnels = []string{remoteDialer, drover}
 )
 
-// task is what a process reads from its standard input.
+// task is the data that a process reads from its standard input.
 type task struct {
 	Contender string
 	Measure   string
@@ -35,13 +35,14 @@ type task struct {
 	Delay     bool    // for an agent, and a backend: a link of 50 ms in front
 }
 
-// address is where a process listens and the certificate it shows.
+// address is the address on which a process listens, and its certificate.
 type address struct {
 	Addr string
 	Cert []byte // PEM
 }
 
-// child is a process started by this one. It ends when its standard input does, so also when this one is killed.
+// child is a process that this one has started. It ends when its standard input is closed, so it also ends when this
+// process is killed.
 type child struct {
 	cmd    *exec.Cmd
 	input  io.Closer
@@ -73,7 +74,7 @@ func start(role string, t task) (*child, error) {
 	return &child{cmd: cmd, input: input, output: bufio.NewReader(output)}, nil
 }
 
-// address waits until the child listens, and returns where.
+// address waits until the child is listening, and returns its address.
 func (c *child) address() (address, error) {
 	var a address
 	line, err := c.output.ReadBytes('\n')
@@ -86,14 +87,14 @@ func (c *child) address() (address, error) {
 	return a, nil
 }
 
-// stop ends the child, even if a signal has paused it.
+// stop ends the child, even if it was suspended with a signal.
 func (c *child) stop() {
 	_ = c.input.Close()
 	_ = c.cmd.Process.Kill()
 	_ = c.cmd.Wait()
 }
 
-// readTask reads the task of this process and returns a channel that is closed when it should end.
+// readTask reads the task of this process, and returns a channel that is closed when the process should end.
 func readTask() (task, <-chan struct{}, error) {
 	var t task
 	input := bufio.NewReader(os.Stdin)
@@ -112,7 +113,7 @@ func readTask() (task, <-chan struct{}, error) {
 	return t, ended, nil
 }
 
-// announce reports to the parent where this process listens.
+// announce reports the address of this process to the parent.
 func announce(a address) error {
 	return json.NewEncoder(os.Stdout).Encode(a)
 }

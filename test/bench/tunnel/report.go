@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// results has the values of all rounds, by contender and name.
+// results contains the values of all rounds, by contender and name.
 type results struct {
 	values map[string]map[string][]float64
 }
@@ -24,7 +24,7 @@ func newResults() *results {
 	return &results{values: map[string]map[string][]float64{}}
 }
 
-// add takes the values of one round.
+// add adds the values of one round.
 func (r *results) add(contender string, values map[string]float64) {
 	if r.values[contender] == nil {
 		r.values[contender] = map[string][]float64{}
@@ -34,12 +34,13 @@ func (r *results) add(contender string, values map[string]float64) {
 	}
 }
 
-// get is the median of the rounds.
+// get returns the median of the rounds.
 func (r *results) get(contender, name string) (float64, bool) {
 	return median(r.values[contender][name])
 }
 
-// ratio is the median of the rounds' ratios of Drover to another: within a round, both had much the same machine.
+// ratio returns the median ratio of Drover to another contender in each round, because the conditions on the machine
+// are similar within a round.
 func (r *results) ratio(name, to string) (float64, bool) {
 	ours, theirs := r.values[drover][name], r.values[to][name]
 	var ratios []float64
@@ -70,7 +71,7 @@ type row struct {
 	met                 func(*results) bool // nil: there is no goal
 }
 
-// below makes a goal of Drover's value alone.
+// below returns a goal for Drover's value alone.
 func below(name string, limit float64) func(*results) bool {
 	return func(r *results) bool {
 		value, ok := r.get(drover, name)
@@ -78,7 +79,7 @@ func below(name string, limit float64) func(*results) bool {
 	}
 }
 
-// faster makes a goal of the ratio to remotedialer.
+// faster returns a goal for the ratio to remotedialer.
 func faster(name string, than float64) func(*results) bool {
 	return func(r *results) bool {
 		ratio, ok := r.ratio(name, remoteDialer)
@@ -86,7 +87,7 @@ func faster(name string, than float64) func(*results) bool {
 	}
 }
 
-// near returns the goal that a value is below the direct value plus add.
+// near returns the goal that a value is less than the direct value plus add.
 func near(name string, add float64) func(*results) bool {
 	return func(r *results) bool {
 		ours, ok := r.get(drover, name)
@@ -126,7 +127,7 @@ func rows() []row {
 	}
 }
 
-// writeReport writes the table, and what one needs to know to judge it.
+// writeReport writes the table, and the information that is needed to interpret it.
 func writeReport(w io.Writer, r *results, quick bool, took time.Duration) {
 	fmt.Fprintf(w, "# Tunnel benchmark\n\n")
 	if quick {
@@ -169,7 +170,7 @@ func ratio(r *results, name, to string) string {
 	return fmt.Sprintf("%.2f", value)
 }
 
-// commit is that of the working tree, with a mark if it was changed.
+// commit returns the commit of the working tree, with a mark if the tree has been modified.
 func commit() string {
 	out, err := exec.Command("git", "describe", "--always", "--dirty", "--exclude=*").Output()
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// agent is one agent: its identity toward the hub (link.Identity) and its API (http.Handler).
+// agent is one agent: its identity for the hub (link.Identity) and its API (http.Handler).
 type agent struct {
 	sim      *Sim
 	member   Member
@@ -49,7 +49,7 @@ func newAgent(s *Sim, m Member) *agent {
 	return a
 }
 
-// name is that of the member's Cluster.
+// name is the name of the member's Cluster.
 func (a *agent) name() types.NamespacedName {
 	return types.NamespacedName{Namespace: a.member.Cluster.Namespace, Name: a.member.Cluster.Name}
 }
@@ -81,7 +81,7 @@ func (a *agent) dial(ctx context.Context, url string, header http.Header) (link.
 	return (&open{agent: a, conn: conn}).Serve, nil
 }
 
-// open is a tunnel that the agent can cut while it serves.
+// open is a tunnel that the agent can cut while it is being served.
 type open struct {
 	agent *agent
 	conn  *tunnel.Conn
@@ -103,7 +103,7 @@ func (a *agent) ended(conn *tunnel.Conn) {
 	a.conns = slices.DeleteFunc(a.conns, func(c *tunnel.Conn) bool { return c == conn })
 }
 
-// cut ends the tunnels, and returns how many there were.
+// cut ends the tunnels, and returns their number.
 func (a *agent) cut() int {
 	a.mu.Lock()
 	conns := slices.Clone(a.conns)
@@ -114,7 +114,7 @@ func (a *agent) cut() int {
 	return len(conns)
 }
 
-// change has the agent report a change.
+// change makes the agent report a change.
 func (a *agent) change() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -134,7 +134,7 @@ func (a *agent) state() (attempts int64, connected, reporting bool) {
 	return a.attempts, len(a.conns) > 0, a.reporting > 0
 }
 
-// ServeHTTP answers the hub.
+// ServeHTTP serves the hub's requests.
 func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case strings.HasPrefix(r.URL.Path, protocol.PathKubernetes+"/"):
@@ -165,7 +165,7 @@ func (a *agent) serveSettings(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// serveReport streams what the agent reports until the tunnel ends.
+// serveReport streams the agent's reports until the tunnel ends.
 func (a *agent) serveReport(w http.ResponseWriter, r *http.Request) {
 	defer a.addReporting(-1)
 	a.addReporting(1)
@@ -178,7 +178,7 @@ func (a *agent) addReporting(n int) {
 	a.reporting += n
 }
 
-// nodeCount is the size of every simulated cluster.
+// nodeCount is the number of nodes in each simulated cluster.
 const nodeCount = 3
 
 func (a *agent) reportLocked() protocol.Report {

@@ -13,7 +13,7 @@ import (
 
 const kubernetesVersion = "v1.36.3+k3s1"
 
-// apiServer serves discovery, and one ConfigMap of every name in every namespace. One serves all members.
+// apiServer serves discovery, and a ConfigMap for each name in each namespace. All members share one apiServer.
 type apiServer struct {
 	latency time.Duration
 	fixed   map[string]string // answers by path
@@ -33,7 +33,7 @@ func newAPIServer(latency time.Duration) *apiServer {
 	}}
 }
 
-// serve answers a request for a path of the API.
+// serve serves a request for a path of the API.
 func (s *apiServer) serve(w http.ResponseWriter, r *http.Request, path string) {
 	if !wait(r.Context(), s.latency) {
 		return
@@ -62,7 +62,7 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request, path string) {
 	writeStatus(w, http.StatusNotFound, "NotFound", "simulated clusters have no "+path)
 }
 
-// serveWatch opens a watch without events.
+// serveWatch serves a watch without events.
 func serveWatch(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
@@ -70,7 +70,7 @@ func serveWatch(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// configMap takes "/api/v1/namespaces/x/configmaps/y" apart.
+// configMap parses a path such as "/api/v1/namespaces/x/configmaps/y".
 func configMap(path string) (namespace, name string, ok bool) {
 	rest, ok := strings.CutPrefix(path, "/api/v1/namespaces/")
 	parts := strings.Split(rest, "/")
@@ -80,7 +80,7 @@ func configMap(path string) (namespace, name string, ok bool) {
 	return parts[0], parts[2], parts[0] != "" && parts[2] != ""
 }
 
-// wait reports whether the time passed before ctx ended.
+// wait waits for the given time. It returns false if ctx ends first.
 func wait(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return true

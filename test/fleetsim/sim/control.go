@@ -19,10 +19,11 @@ const (
 	pathRates = "/rates"
 )
 
-// maxRate bounds Rates: each member ten times a second.
+// maxRate is the maximum of the Rates: ten times per second for each member.
 const maxRate = 600
 
-// Handler lets another process watch and steer the fleet: GET /state, POST /cut?spare=N, POST /rates?churn=R&changes=R.
+// Handler lets another process observe and control the fleet: GET /state, POST /cut?spare=N, POST
+// /rates?churn=R&changes=R.
 func (s *Sim) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pathState, func(w http.ResponseWriter, _ *http.Request) {
@@ -51,12 +52,12 @@ func (s *Sim) Handler() http.Handler {
 	return mux
 }
 
-// Client speaks to a sim in another process.
+// Client is a client of a sim in another process.
 type Client struct {
 	http http.Client
 }
 
-// NewClient speaks to the sim that listens on a unix socket.
+// NewClient returns a client of the sim that listens on a Unix socket.
 func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
@@ -70,13 +71,13 @@ func (c *Client) State(ctx context.Context) (State, error) {
 	return state, c.do(ctx, http.MethodGet, pathState, &state)
 }
 
-// Cut is Sim.Cut.
+// Cut calls Sim.Cut.
 func (c *Client) Cut(ctx context.Context, spare int) (int, error) {
 	n := 0
 	return n, c.do(ctx, http.MethodPost, pathCut+"?spare="+strconv.Itoa(spare), &n)
 }
 
-// Set is Sim.Set.
+// Set calls Sim.Set.
 func (c *Client) Set(ctx context.Context, r Rates) error {
 	path := fmt.Sprintf("%s?churn=%g&changes=%g", pathRates, r.Churn, r.Changes)
 	return c.do(ctx, http.MethodPost, path, &Rates{})

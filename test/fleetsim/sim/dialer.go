@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// dialer dials the hub, through a simulated distance.
+// dialer dials the hub with a simulated network latency.
 type dialer struct {
 	through []string // addresses in place of the hub's, none for that
 	oneWay  time.Duration
 	taken   atomic.Uint64
 }
 
-// dial opens a connection to the next address that answers. The whole of a round trip is put on what the agent sends:
-// neither end can tell the difference, and received data needs no goroutine of its own.
+// dial connects to the next address that responds. The latency of the whole round trip is added to the data that the
+// agent sends. Neither end can tell the difference, and received data needs no goroutine of its own.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if !wait(ctx, 2*d.oneWay) { // SYN and its answer
 		return nil, ctx.Err()
@@ -45,8 +45,8 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	return nil, errors.Join(errs...)
 }
 
-// distantConn sends written data after a delay, in order. Data in flight is lost when it is closed. It holds as
-// much as is written: HTTP/2 bounds that.
+// distantConn sends written data after a delay, in order. Closing it drops data that has not been sent yet. It buffers
+// all written data, whose amount is limited by HTTP/2.
 type distantConn struct {
 	net.Conn
 	roundTrip time.Duration
@@ -57,7 +57,7 @@ type distantConn struct {
 	err     error // of the write that failed
 }
 
-// sent has the bytes of one write, and the time at which they go out.
+// sent contains the bytes of one write, and the time at which to send them.
 type sent struct {
 	bytes []byte
 	due   time.Time

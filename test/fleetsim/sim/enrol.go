@@ -27,40 +27,40 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// Member is a Cluster, or a Host, on the hub and the key of its agent.
+// Member is a Cluster or Host on the hub, with the key of its agent.
 type Member struct {
-	// Cluster names it as the hub does among members.
+	// Cluster is the hub's member name.
 	Cluster protocol.ClusterRef
-	// ClusterUID is the UID of the kube-system namespace that the member would have.
+	// ClusterUID is the UID of the member's kube-system namespace.
 	ClusterUID string
 	Key        ed25519.PrivateKey
-	// Audience of its connect tokens.
+	// Audience is the audience of the member's connect tokens.
 	Audience string
-	// SettingsDigest is that of the settings that the agent received when it joined.
+	// SettingsDigest is the digest of the settings that the agent received when it joined.
 	SettingsDigest string
 }
 
-// Enrolment makes Clusters on a hub, and members of them.
+// Enrolment creates Clusters on a hub, and members for them.
 type Enrolment struct {
-	// Hub has the rights of the hub's administrator.
+	// Hub is a client with the rights of the hub's administrator.
 	Hub client.Client
-	// Server is the hub's base URL, Bundle its CA bundle as PEM.
+	// Server is the hub's base URL, and Bundle is its CA bundle as PEM.
 	Server string
 	Bundle []byte
-	// Clusters is how many to create, over how many Workspaces.
+	// Clusters is the number of Clusters to create, and Workspaces is the number of namespaces that contain them.
 	Clusters, Workspaces int
-	// Hosts makes Hosts in place of Clusters.
+	// Hosts creates Hosts instead of Clusters.
 	Hosts bool
-	// Join has each agent join with the token of its Cluster, which needs a running manager. Otherwise the agents' Secrets
-	// are written as the manager would, which is faster and needs none.
+	// Join makes each agent join with the token of its Cluster, which requires a running manager. Otherwise, the agents'
+	// Secrets are written in the same way as by the manager, which is faster.
 	Join bool
 }
 
-// parallel is how many requests are under way at once.
+// parallel is the number of concurrent requests.
 const parallel = 32
 
-// Do creates what does not exist yet. Members that have joined before cannot join again; their identity is replaced
-// unless Join is set.
+// Do creates the objects that do not exist yet. Members that have joined before cannot join again. Unless Join is set,
+// their identity is replaced.
 func (e Enrolment) Do(ctx context.Context) ([]Member, error) {
 	if e.Clusters < 1 || e.Workspaces < 1 {
 		return nil, errors.New("enrol members: there must be at least one cluster and one workspace")
@@ -98,14 +98,14 @@ func (e Enrolment) Do(ctx context.Context) ([]Member, error) {
 	return members, group.Wait()
 }
 
-// ClusterName is the name of the i-th Cluster.
+// ClusterName returns the name of the i-th Cluster.
 func ClusterName(i, workspaces int) types.NamespacedName {
 	return types.NamespacedName{Namespace: workspace(i % workspaces), Name: fmt.Sprintf("member-%05d", i)}
 }
 
 func workspace(i int) string { return fmt.Sprintf("fleet-%02d", i) }
 
-// one creates one Cluster or Host and sets the identity of its member.
+// one creates one Cluster or Host, and sets the identity of its member.
 func (e Enrolment) one(ctx context.Context, name types.NamespacedName, m *Member) error {
 	var owner client.Object = &v1.Cluster{}
 	member := name
@@ -129,7 +129,7 @@ func (e Enrolment) one(ctx context.Context, name types.NamespacedName, m *Member
 	return e.write(ctx, owner, m)
 }
 
-// write stores the member's key as that of the Cluster's agent, without a join.
+// write stores the member's key as the key of the Cluster's agent, without a join.
 func (e Enrolment) write(ctx context.Context, owner client.Object, m *Member) error {
 	public, ok := m.Key.Public().(ed25519.PublicKey)
 	if !ok {
@@ -146,7 +146,7 @@ func (e Enrolment) write(ctx context.Context, owner client.Object, m *Member) er
 	return err
 }
 
-// join shows the token of the Cluster to the hub, as an agent does that has just been installed.
+// join sends the token of the Cluster to the hub, like an agent that has just been installed.
 func (e Enrolment) join(ctx context.Context, name types.NamespacedName, m *Member) error {
 	token, err := e.token(ctx, name)
 	if err != nil {
@@ -163,7 +163,7 @@ func (e Enrolment) join(ctx context.Context, name types.NamespacedName, m *Membe
 	return nil
 }
 
-// token waits for the join token that the manager makes.
+// token waits for the join token that the manager creates.
 func (e Enrolment) token(ctx context.Context, name types.NamespacedName) (string, error) {
 	const patience, pause = time.Minute, 200 * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, patience)

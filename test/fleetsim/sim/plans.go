@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	// PlanNodes is how many nodes each Plan has in each member. They are done one after the other.
+	// PlanNodes is the number of nodes of each Plan in each member. The nodes are processed one after another.
 	PlanNodes = 10
-	// PlanTime is how long they take together. It is a multiple of the interval of an agent's reports, so that none is
-	// late.
+	// PlanTime is how long the nodes take together. It is a multiple of the interval between an agent's reports, so that
+	// no report is late.
 	PlanTime = 2 * planInterval
 
 	planInterval = time.Second
 )
 
-// plans are the Plans in the sets of one agent. They cannot fail. A paused plan does not begin; a plan that has begun
-// is never paused.
+// plans contains the Plans in the sets of one agent. They cannot fail. A paused plan does not start, and a plan that
+// has started is never paused.
 type plans struct {
 	topic *stream.Topic
 
@@ -39,25 +39,25 @@ type plans struct {
 	begun map[string]begunPlan
 }
 
-// begunPlan is a Plan that has begun; its state follows from the time.
+// begunPlan is a Plan that has started. Its state depends only on the time.
 type begunPlan struct {
 	revision string
 	at       time.Time
 }
 
-// Run is a Plan that began in a member.
+// Run is a Plan that started in a member.
 type Run struct {
 	Member        types.NamespacedName
 	Plan, Version string
 }
 
-// runs are the runs of all members.
+// runs contains the runs of all members.
 type runs struct {
 	mu  sync.Mutex // guards all
 	all []Run
 }
 
-// Runs returns the Plans that began since the start, in their order.
+// Runs returns the Plans that have started since the simulator was started, in order.
 func (s *Sim) Runs() []Run {
 	s.runs.mu.Lock()
 	defer s.runs.mu.Unlock()
@@ -70,7 +70,7 @@ func newPlans(topic *stream.Topic) *plans {
 	return &plans{topic: topic, begun: map[string]begunPlan{}}
 }
 
-// take begins the Plans of a set that are new or changed.
+// take starts the Plans of a set that are new or have changed.
 func (a *agent) take(content set.Content) {
 	for _, o := range content.Objects {
 		plan := &v1.Plan{}
@@ -83,7 +83,7 @@ func (a *agent) take(content set.Content) {
 	}
 }
 
-// begin begins a Plan, unless it is paused or began before.
+// begin starts a Plan, unless it is paused or has already started.
 func (p *plans) begin(plan *v1.Plan) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,7 +96,7 @@ func (p *plans) begin(plan *v1.Plan) bool {
 	return true
 }
 
-// remove removes the Plan of a set that is taken away.
+// remove removes the Plan of a set that was removed.
 func (p *plans) remove(id string) {
 	if name, ok := strings.CutPrefix(id, "plan/"); ok {
 		p.mu.Lock()
@@ -106,7 +106,7 @@ func (p *plans) remove(id string) {
 	}
 }
 
-// publishLocked publishes the state of a Plan, and again until it is complete or has another revision.
+// publishLocked publishes the state of a Plan, and repeats this until the Plan is complete or has another revision.
 func (p *plans) publishLocked(name, revision string) {
 	plan, present := p.begun[name]
 	if !present || plan.revision != revision {

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Rates of what happens to a fleet by itself.
+// Rates are the rates of spontaneous changes in a fleet.
 type Rates struct {
-	// Churn is the share of all tunnels that is cut each minute, 0.1 for a tenth. Their agents come back.
+	// Churn is the fraction of all tunnels that are cut each minute, for example 0.1 for a tenth. Their agents reconnect.
 	Churn float64
-	// Changes is the share of all members that report something new each minute.
+	// Changes is the fraction of all members that report a change each minute.
 	Changes float64
 }
 
@@ -25,7 +25,7 @@ type pacer struct {
 
 func newPulse() *pacer { return &pacer{change: make(chan time.Duration, 1)} }
 
-// set sets how many times a minute the pulse beats from now on. 0 is never.
+// set sets the number of beats per minute. With 0, there are none.
 func (p *pacer) set(perMinute float64) {
 	var interval time.Duration
 	if perMinute > 0 {

@@ -19,17 +19,17 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// maxArrivals bounds how many arrivals are kept: the first ones.
+// maxArrivals is the maximum number of arrivals that are kept. Later ones are dropped.
 const maxArrivals = 1 << 20
 
-// Arrival is a set that came to a member, or was taken away there.
+// Arrival is a set that a member received, or that was removed from a member.
 type Arrival struct {
 	Member types.NamespacedName
 	ID     string
 	At     time.Time
 }
 
-// arrivals are the sets that came to all members.
+// arrivals contains the arrivals of all members.
 type arrivals struct {
 	mu  sync.Mutex // guards all
 	all []Arrival
@@ -44,7 +44,7 @@ func (a *arrivals) note(member types.NamespacedName, id string) {
 	}
 }
 
-// Arrivals returns the sets that were put and taken away since it was called last, in the order in which they came.
+// Arrivals returns the sets that were put or removed since the last call, in the order of their arrival.
 func (s *Sim) Arrivals() []Arrival {
 	s.arrivals.mu.Lock()
 	defer s.arrivals.mu.Unlock()
@@ -53,7 +53,7 @@ func (s *Sim) Arrivals() []Arrival {
 	return all
 }
 
-// Sets returns the IDs of the sets that each member has.
+// Sets returns the IDs of the sets in each member.
 func (s *Sim) Sets() map[types.NamespacedName][]string {
 	has := map[types.NamespacedName][]string{}
 	for _, a := range s.agents {
@@ -62,10 +62,10 @@ func (s *Sim) Sets() map[types.NamespacedName][]string {
 	return has
 }
 
-// checkpointKey is the key of the hub's checkpoint among the sets, as a real agent has it: no set has this ID.
+// checkpointKey is the key of the hub's checkpoint among the sets, as in a real agent. No set has this ID.
 const checkpointKey = "//"
 
-// reached keeps and reports the checkpoint that came with a set.
+// reached stores and reports the checkpoint that was sent with a set.
 func (a *agent) reached(checkpoint string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -75,7 +75,8 @@ func (a *agent) reached(checkpoint string) {
 	}
 }
 
-// serveSets serves the paths below protocol.PathSets. What sets hold is not kept, and applied at once.
+// serveSets serves the paths below protocol.PathSets. The content of sets is discarded, and sets count as applied
+// immediately.
 func (a *agent) serveSets(w http.ResponseWriter, r *http.Request) {
 	id, ok := protocol.SetOfPath(r.URL.Path)
 	if !ok {

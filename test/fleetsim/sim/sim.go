@@ -1,12 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sim runs many agents in one process, each with a real tunnel to a hub and a faked API server behind it.
+// Package sim runs many agents in one process, each with a real tunnel to a hub and a simulated API server.
 //
-// These parts are real: the key of each agent, its connect tokens, TLS and WebSocket to the hub, the HTTP/2 server in
-// the tunnel, and the agent's own loop that keeps the tunnel, with its back-off. The cluster is not real. An agent
-// keeps the settings that the hub announces by their digest only, so a simulated fleet does not outlive a change of the
-// hub's CA.
+// The following parts are real: the key of each agent, its connect tokens, TLS and WebSocket to the hub, the HTTP/2
+// server in the tunnel, and the agent's own loop that keeps the tunnel open, with its backoff. The cluster is
+// simulated. An agent stores only the digest of the settings that the hub announces, so a simulated fleet does not
+// survive a change of the hub's CA.
 package sim
 
 import (
@@ -27,24 +27,24 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Options of a Sim.
+// Options are the options of a Sim.
 type Options struct {
-	// Server is the hub's base URL, Bundle the CA bundle to trust, as PEM.
+	// Server is the hub's base URL, and Bundle is the CA bundle to trust, as PEM.
 	Server string
 	Bundle []byte
-	// Through are addresses to connect to in place of the server's, as host:port: each tunnel takes the next one, as with
-	// a balancer. None means the server's.
+	// Through contains addresses, in the format host:port, to connect to instead of the server's address. Each tunnel uses
+	// the next one, as with a balancer. If it is empty, the server's address is used.
 	Through []string
-	// Members to simulate. Enrol makes them.
+	// Members are the members to simulate, as created by Enrol.
 	Members []Member
-	// Latency of the way from each member to the hub and of the way back, APILatency of each answer of the faked API
-	// servers.
+	// Latency is the latency between each member and the hub in each direction, and APILatency is the latency of each
+	// response of the simulated API servers.
 	Latency, APILatency time.Duration
-	// Rates are the initial ones.
+	// Rates are the initial rates.
 	Rates Rates
 }
 
-// Sim is a fleet of agents. New makes it.
+// Sim is a fleet of agents. Use New to create a Sim.
 type Sim struct {
 	server         string
 	agents         []*agent
@@ -57,7 +57,7 @@ type Sim struct {
 	runs            runs
 }
 
-// New makes the agents. Run starts them.
+// New creates the agents. Run starts them.
 func New(o Options) (*Sim, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(o.Bundle) {
@@ -80,7 +80,7 @@ func New(o Options) (*Sim, error) {
 	return s, nil
 }
 
-// Run keeps the tunnels of all agents until ctx ends, and returns when all of them have ended.
+// Run keeps the tunnels of all agents open until ctx ends, and returns when all of them have ended.
 func (s *Sim) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, a := range s.agents {
@@ -103,8 +103,8 @@ func (s *Sim) Set(r Rates) {
 	s.changes.set(r.Changes * float64(len(s.agents)))
 }
 
-// Cut ends the tunnels of all agents but each spare-th, as a network that breaks does. Spare 0 spares none. It returns
-// how many it ended.
+// Cut ends the tunnels of all agents except every spare-th, like a network failure. If spare is 0, it ends all tunnels.
+// It returns the number of tunnels that it ended.
 func (s *Sim) Cut(spare int) int {
 	n := 0
 	for i, a := range s.agents {
@@ -117,15 +117,16 @@ func (s *Sim) Cut(spare int) int {
 
 // State is the state of a fleet.
 type State struct {
-	// Agents there are, those with an open tunnel, and those whose report the hub reads.
+	// Agents is the number of agents. Connected counts the agents with an open tunnel, and Reporting counts the agents
+	// whose reports the hub reads.
 	Agents, Connected, Reporting int
-	// LeastAttempts is how often the agent with the fewest attempts has tried to connect.
+	// LeastAttempts is the lowest number of attempts to connect of any agent.
 	LeastAttempts int64
-	// Attempts to connect and tunnels that ended, since the start.
+	// Attempts is the number of attempts to connect since the start, and Ended is the number of tunnels that have ended.
 	Attempts, Ended int64
 }
 
-// State counts.
+// State returns the current counts.
 func (s *Sim) State() State {
 	state := State{Agents: len(s.agents), Attempts: s.attempts.Load(), Ended: s.ended.Load()}
 	for i, a := range s.agents {

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package directory starts real LDAP servers for tests: slapd, and Samba as a domain controller of Active Directory.
+// Package directory starts real LDAP servers for tests: slapd, and Samba as an Active Directory domain controller.
 package directory
 
 import (
@@ -32,17 +32,17 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-// ErrMissing means that a program is not installed. Tests skip, and say so.
+// ErrMissing means that a program is not installed. Tests that get it are skipped.
 var ErrMissing = errors.New("the program is not installed")
 
 // startTime is how long a server may take to start on a machine that is busy with other tests.
 const startTime = 2 * time.Minute
 
-// Server is a running LDAP server that listens on loopback alone.
+// Server is a running LDAP server that listens only on loopback.
 type Server struct {
-	// LDAPS and LDAP are its URLs. LDAP takes StartTLS.
+	// LDAPS and LDAP are the server's URLs. LDAP requires StartTLS.
 	LDAPS, LDAP string
-	// CA verifies its certificate, which is for 127.0.0.1 and localhost.
+	// CA is the CA for verifying the server's certificate, which is valid for 127.0.0.1 and localhost.
 	CA []byte
 	// BindDN and BindPassword are the credentials of a service account with read access.
 	BindDN, BindPassword string
@@ -60,7 +60,7 @@ func (s *Server) Roots() *x509.CertPool {
 	return pool
 }
 
-// Log returns slapd's log of all requests until now. It sends a request of its own and waits until the log shows it.
+// Log returns slapd's log of all requests so far. It sends its own request, and waits until the log contains it.
 func (s *Server) Log() (string, error) {
 	conn, err := s.Admin()
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *Server) Log() (string, error) {
 	}
 }
 
-// Admin returns a connection with full write access. The caller closes it.
+// Admin returns a connection with full write access. The caller must close it.
 func (s *Server) Admin() (*goldap.Conn, error) {
 	conn, err := goldap.DialURL(s.LDAPS, goldap.DialWithTLSConfig(&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: s.Roots()}))
 	if err != nil {

@@ -7,5 +7,5 @@ package directory
 
 import "syscall"
 
-// endWithParent does nothing: only Linux can end a process with its parent.
+// endWithParent does nothing, because only Linux can end a process together with its parent.
 func endWithParent(*syscall.SysProcAttr) {}

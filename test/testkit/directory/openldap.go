@@ -107,7 +107,7 @@ func StartOpenLDAP(ctx context.Context, entries string) (*Server, error) {
 }
 
 func startSlapd(ctx context.Context, installed, folder, entries string) (*Server, error) {
-	// A copy is not confined by the AppArmor profile, which would deny access to the folder.
+	// A copy of the program is used, because the AppArmor profile would deny the program access to the folder.
 	program := filepath.Join(folder, "slapd")
 	raw, err := os.ReadFile(installed)
 	if err == nil {
@@ -129,7 +129,7 @@ func startSlapd(ctx context.Context, installed, folder, entries string) (*Server
 			return nil, fmt.Errorf("prepare slapd: %w", err)
 		}
 	}
-	// slapd loads entries if its name is slapadd.
+	// slapd loads entries if it is run under the name slapadd.
 	load := exec.CommandContext(ctx, program, "-T", "add", "-q", "-f", conf, "-l", ldif)
 	if output, err := load.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("load entries: %w: %s", err, output)
@@ -150,7 +150,7 @@ func startSlapd(ctx context.Context, installed, folder, entries string) (*Server
 	return nil, err
 }
 
-// freePorts returns ports of loopback on which no program listens.
+// freePorts returns free loopback ports.
 func freePorts(n int) ([]int, error) {
 	var ports []int
 	for range n {

@@ -45,8 +45,8 @@ const smbConf = `[global]
 	panic action = /bin/false
 `
 
-// StartSamba makes a domain and starts its controller. The controller has a loopback address of its own, since its
-// ports are fixed.
+// StartSamba creates a domain and starts its controller. The controller has its own loopback address, because its ports
+// are fixed.
 func StartSamba(ctx context.Context) (*Server, error) {
 	program, err := find("samba")
 	if err != nil {

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package member starts an API server with the manifest of an agent applied, for tests of an agent with its own rights
-// in a member.
+// Package member starts an API server in which the manifest of an agent has been applied, for tests of an agent with
+// its own rights in a member.
 package member
 
 import (
@@ -25,14 +25,15 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// Member is an API server in which an agent can work.
+// Member is an API server in which an agent can run.
 type Member struct {
 	*testkit.Env
-	// Agent is the configuration of the agent's ServiceAccount.
+	// Agent is the client configuration of the agent's ServiceAccount.
 	Agent *rest.Config
 }
 
-// Start starts an API server, applies the manifest of an agent of the Full profile, and waits until it has its rights.
+// Start starts an API server, applies the manifest of an agent with the Full profile, and waits until the agent has its
+// rights.
 func Start(t testing.TB) *Member {
 	t.Helper()
 	m := &Member{Env: testkit.StartMember(t)}

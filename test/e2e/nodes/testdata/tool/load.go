@@ -19,16 +19,17 @@ import (
 )
 
 const (
-	// readers is how many GETs load has in progress.
+	// readers is the number of concurrent GET requests.
 	readers = 4
-	// pause is between two of one reader: the load is that of people, and the machine has more to do.
+	// pause is the interval between the requests of one reader. The load is similar to that of people, because the machine
+	// also has other work.
 	pause = 40 * time.Millisecond
-	// requestLimit is how long one may take on a machine that does much else.
+	// requestLimit is how long a request may take on a busy machine.
 	requestLimit = 30 * time.Second
 )
 
-// load gets url until it is told to stop, as the bearer of a token, and says how many requests there were and which of
-// them failed.
+// load gets url until it is stopped, using a bearer token. It prints the number of requests and the requests that
+// failed.
 func load(ctx context.Context, url, ca, tokenFile string) error {
 	bundle, err := os.ReadFile(ca)
 	if err != nil {

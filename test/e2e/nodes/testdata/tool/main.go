@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package main is what the pods of the stories run: a server, a client, and the few commands that a shell would have.
+// Package main is the program in the pods of the stories: a server, a client, and a few commands of a shell.
 package main
 
 import (
@@ -82,7 +82,7 @@ func get(ctx context.Context, url string) error {
 	return errors.Join(err, resp.Body.Close())
 }
 
-// read prints the first of the files that is there.
+// read prints the first of the files that exists.
 func read(paths []string) error {
 	var errs []error
 	for _, path := range paths {
@@ -117,7 +117,7 @@ func wait(ctx context.Context, duration string) error {
 	return nil
 }
 
-// archive is as much of tar as "kubectl cp" uses for one file.
+// archive implements the part of tar that "kubectl cp" uses for a single file.
 func archive(args []string) error {
 	if len(args) == 3 && args[0] == "cf" && args[1] == "-" {
 		return pack(args[2])

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package main serves its pod's name on port 8080; with a URL as argument it gets that instead and prints the response.
+// Package main serves its pod's name on port 8080. With a URL as its argument, it gets that URL instead and prints the
+// response.
 package main
 
 import (
