@@ -92,7 +92,7 @@ oidc:
 	"User": `{disabled: true, principal: "github:alice"}`,
 }
 
-// otherSpecs contains further specs for kinds whose parts cannot all be set in a single spec.
+// otherSpecs contains more specs for kinds whose parts cannot all be set in a single spec.
 var otherSpecs = map[string][]string{"AuthProvider": {`
 ldap:
   servers: ["ldaps://a"]
@@ -228,7 +228,7 @@ func (a *applied) clear(t *testing.T, env *testkit.Env, path []string) bool {
 	return true
 }
 
-// taken returns the spec of a new object as the API server stores it, or nil if the API server refuses it.
+// taken returns the spec of a new object as the API server stores it, or nil if the API server rejects it.
 func taken(t *testing.T, env *testkit.Env, o *unstructured.Unstructured) any {
 	t.Helper()
 	o = o.DeepCopy()
@@ -300,8 +300,7 @@ func wantSpecs(t *testing.T, env *testkit.Env, step string, objects []*applied) 
 	}
 }
 
-// withoutEmptyLists leaves out lists without elements, which server-side apply removes. Empty and missing lists mean
-// the same.
+// withoutEmptyLists omits empty lists, which server-side apply removes. Empty and missing lists mean the same.
 func withoutEmptyLists(value any) any {
 	if fields, is := value.(map[string]any); is {
 		kept := map[string]any{}

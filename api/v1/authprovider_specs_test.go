@@ -94,7 +94,7 @@ func goodProviders() map[string]string {
 	}
 }
 
-// badProviders are specs or names that are refused.
+// badProviders are specs or names that are rejected.
 func badProviders() map[string]struct{ name, spec, want string } {
 	type bad = struct{ name, spec, want string }
 	without := func(spec, old, replacement string) string {

@@ -16,7 +16,7 @@ import (
 )
 
 // The schema defines which specs of a Cluster are valid. Each case is a spec that the API server either accepts or
-// refuses with advice.
+// rejects with advice.
 func TestClusterSpec(t *testing.T) {
 	t.Parallel()
 	env := testkit.Shared(t)
@@ -86,7 +86,7 @@ func TestClusterSpec(t *testing.T) {
 		"huge pages for the agent": {
 			`{"agent": {"resources": {"requests": {"hugepages-2Mi": "2Mi"}}}}`, "only cpu, memory and ephemeral-storage",
 		},
-		// Anyone who parses this value would compute for hours, including the manager, on behalf of all users.
+		// Parsing this value would take hours. The manager, too, would parse it, on behalf of all users.
 		"resources with an exponent": {
 			`{"agent": {"resources": {"limits": {"memory": "1e-100000000"}}}}`, "spec.agent.resources.limits",
 		},

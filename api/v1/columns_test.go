@@ -47,7 +47,7 @@ func condition(kind string, is metav1.ConditionStatus, reason string) metav1.Con
 }
 
 // row returns what "kubectl get" shows for an object, without its name and age, as "<column>=<value>". Empty columns
-// are left out.
+// are omitted.
 func row(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, o any) []string {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)

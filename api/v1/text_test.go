@@ -62,7 +62,7 @@ func TestNoNameHasControlCharacters(t *testing.T) {
 	}
 }
 
-// Text that could add lines to an error message, or reverse the text in a terminal, is refused when it is written.
+// Text that could add lines to an error message, or reverse the text in a terminal, is rejected when it is written.
 func testControlCharacters(t *testing.T, env *testkit.Env, namespace string) {
 	const want = "must not contain line breaks or other control characters"
 	for what, bad := range map[string]string{"a line break": "a\nb", "an escape code": "a\x1b[2Kb", "a C1 control": "a\u009bb", "a turn of direction": "a\u202eb", "an invisible character": "a\u200bb", "a line separator": "a\u2028b"} {

@@ -365,7 +365,7 @@ func badObjects() map[string]struct{ kind, spec, want string } {
 			project, in("containerDefaults: {requests: {pods: 2}}"), "keys must be cpu, memory",
 		},
 		"a negative container default": {project, in("containerDefaults: {limits: {cpu: -1}}"), "must not be negative"},
-		// A value that can never be a valid name is refused instead of being waited for.
+		// A value that can never be a valid name is rejected immediately. Drover must not wait for it.
 		"a provider without a name": {
 			clusterBinding, binding("subject: {kind: User, name: 'hub:'}"), "missing after the colon",
 		},
@@ -376,7 +376,7 @@ func badObjects() map[string]struct{ kind, spec, want string } {
 			projectBinding, "{projectName: a, roleTemplateName: a/b, " + subject + "}", "spec.roleTemplateName",
 		},
 		"a parent that is no name": {roleTemplate, "{context: Cluster, inherits: [Viewer]}", "spec.inherits[0]"},
-		// Anyone who parses such an amount computes for hours: the API server in its rules, the manager, and agents.
+		// Parsing such an amount takes hours: in the API server's rules, in the manager, and in agents.
 		"a quota of too many digits": {
 			project, in("namespaceDefaultResourceQuota: {count/a.b: '1e-100000000'}"),
 			"spec.namespaceDefaultResourceQuota.count/a.b",

@@ -77,8 +77,8 @@ func (r release) checkInstaller() error {
 	return nil
 }
 
-// copyToBundle copies the documentation and the files that other steps have written. An archive for each platform of
-// the image is left out, because drover.tar has all of them.
+// copyToBundle copies the documentation and the files that other steps have written. It omits the archives for single
+// platforms of the image, because drover.tar has all platforms.
 func (r release) copyToBundle(dir string) error {
 	sboms, err := filepath.Glob(filepath.Join(r.dist, "images", "*.cdx.json"))
 	if err != nil {

@@ -109,8 +109,8 @@ func (g *guarded) look(m *member) {
 	}
 }
 
-// maxUnowned is the maximum number of sets without an owner that the store remembers per member, in addition to the
-// sets in the first report. The limit is necessary because the agent may be malicious.
+// maxUnowned is the maximum number of sets without an owner that the store keeps per member, in addition to the sets in
+// the first report. The limit is necessary because the agent may be malicious.
 const maxUnowned = 1024
 
 // Synced applies an agent's report of all sets in a member. Synced, Event and Stopped implement members.Follower.

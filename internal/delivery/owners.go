@@ -97,7 +97,7 @@ func (o *owners) replaced(key Key, of *owner, sets map[string]content) (room []K
 	return room, o.finish()
 }
 
-// forget records that no owner has a set in the given member any longer.
+// forget records that no owner has a set in the given member anymore.
 func (o *owners) forget(m *member) {
 	for _, w := range m.wants {
 		if owner := o.all[w.key]; owner != nil {

@@ -13,15 +13,14 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Local stands for the hub's own API server where the name of a member is expected.
+// Local is the name of the hub's own API server, used where the name of a member is expected.
 const Local = "local"
 
 // maxAudiences is the maximum number of a token's audiences that the API server is asked to confirm.
 const maxAudiences = 8
 
 // Audiences are the audiences, other than the hub's own API server, for which this API server issues tokens. An
-// audience is either the hub, which stands for all its members, or a single member. The zero value contains no
-// audiences.
+// audience is either the hub, which includes all its members, or a single member. The zero value contains no audiences.
 type Audiences struct {
 	// Hub holds the base URLs of the hub, without a trailing slash. Each URL is an audience.
 	Hub []string

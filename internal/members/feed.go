@@ -26,7 +26,7 @@ const (
 type Record struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Tunnels are the tunnels that end at the sending replica. Draining tunnels are left out.
+	// Tunnels are the tunnels that end at the sending replica. Draining tunnels are omitted.
 	Tunnels []Peer `json:"tunnels,omitempty"`
 	// Report is the report that the agent sent through the tunnel whose epoch is Reported. If there is no report,
 	// ReportErr explains why.

@@ -35,9 +35,9 @@ var plainQuantity = sync.OnceValue(func() *regexp.Regexp {
 })
 
 // Bound trims a report to its limits: strings to 128 bytes, messages to 512 bytes, and resources to 64. If there are
-// too many resources, it keeps the most common resources, and then further resources in the order of their names. It
-// drops resources whose amount is not a plain quantity. It copies data that may be shared with other reports, because
-// an agent publishes the same nodes again while its previous report is being sent.
+// too many resources, it keeps the most common resources, and then others in the order of their names. It drops
+// resources whose amount is not a plain quantity. It copies data that may be shared with other reports, because an
+// agent publishes the same nodes again while its previous report is being sent.
 func (r *Report) Bound() {
 	for _, text := range []*string{
 		&r.AgentVersion, &r.ClusterUID, &r.SettingsDigest, &r.Version, &r.Distribution, &r.Profile,

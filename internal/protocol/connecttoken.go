@@ -21,7 +21,7 @@ const (
 )
 
 // Limits for a connect token, in bytes. The size of the whole token is checked before the token is parsed. The ID and
-// the instance are limited because the hub has to remember them.
+// the instance are limited because the hub has to store them.
 const (
 	maxConnectToken   = 4 << 10
 	maxConnectTokenID = 128

@@ -81,8 +81,8 @@ func Reserved(namespace string) bool {
 }
 
 // Expand returns all objects of a set. The argument namespaces contains the namespaces in the member whose labels
-// assign them to the project, in any order. Expand leaves out reserved namespaces. It adds the given labels to the
-// objects that it creates. These labels must be the Labels of the set. No object appears twice.
+// assign them to the project, in any order. Expand omits reserved namespaces. It adds the given labels to the objects
+// that it creates. These labels must be the Labels of the set. No object appears twice.
 func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Result, error) {
 	out := Result{Objects: slices.Clone(c.Objects)}
 	p := c.PerNamespace

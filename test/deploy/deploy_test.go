@@ -32,8 +32,8 @@ type hub struct {
 	kubectl string
 }
 
-// newHub starts an API server. No controllers run, so its kubectl does not wait for Deployments. Of a removal it only
-// says that there was one, because namespaces would stay.
+// newHub starts an API server. No controllers run, so its kubectl does not wait for Deployments. It only prints that an
+// object is deleted, and does not delete it, because namespaces would not disappear.
 func newHub(t *testing.T) *hub {
 	t.Helper()
 	env := testkit.Start(t)
@@ -69,7 +69,7 @@ func meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: corev1.NamespaceDefault, Name: name}
 }
 
-// strandable returns an object of each kind that nothing finalizes once Drover is removed.
+// strandable returns an object of each kind that has a finalizer which nothing removes once Drover is uninstalled.
 func strandable() map[string]client.Object {
 	ref := provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfDroverCluster, Name: "c"}
 	installation := &provisionv1.ClusterInstallation{ObjectMeta: meta("k3s"), Spec: provisionv1.ClusterInstallationSpec{
@@ -201,7 +201,7 @@ func TestLong_DeployWithoutTheProvisionerSaysWhatItLeaves(t *testing.T) {
 	}
 }
 
-// TestLong_InstallerIsAppliedOnce applies the manifests to an API server that does not know Drover's kinds.
+// TestLong_InstallerIsAppliedOnce applies the manifests to an API server that does not have Drover's CRDs yet.
 func TestLong_InstallerIsAppliedOnce(t *testing.T) {
 	h := newHub(t)
 	manifests, err := h.run(t, "render", "IMG=registry.test/drover:v1", "URL=https://hub.test")

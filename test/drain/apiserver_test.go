@@ -25,7 +25,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// apiServer is the API server of a member with one node, in memory. Pods that are asked to go are gone at once.
+// apiServer is an in-memory API server of a member with one node. Pods that are evicted or deleted disappear
+// immediately.
 type apiServer struct {
 	mux *http.ServeMux
 
@@ -49,14 +50,14 @@ func newAPIServer(pods []corev1.Pod) *apiServer {
 	return m
 }
 
-// RoundTrip answers without a network.
+// RoundTrip responds without using a network.
 func (m *apiServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer := httptest.NewRecorder()
 	m.mux.ServeHTTP(answer, r)
 	return answer.Result(), nil
 }
 
-// evicted returns the pods that were evicted or deleted, and how.
+// evicted returns the pods that were evicted or deleted, and which of the two happened.
 func (m *apiServer) evicted() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -92,7 +93,7 @@ func (m *apiServer) list(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, list)
 }
 
-// watch sends the deletions since a version, and ends. It must be called with mu held.
+// watch sends the deletions since a version, and then ends. It must be called with mu held.
 func (m *apiServer) watch(w http.ResponseWriter, since string) {
 	from, err := strconv.Atoi(since)
 	if err != nil {
@@ -185,7 +186,7 @@ func write(w http.ResponseWriter, code int, answer any) {
 	}
 }
 
-// read decodes the body of a request, JSON or Protobuf, which may be empty.
+// read decodes the body of a request, which is JSON or Protobuf, or empty.
 func read(r *http.Request, into runtime.Object) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {

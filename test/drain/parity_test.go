@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drain compares the drain of plans with that of kubectl, which the agent does not link for its size.
+// Package drain compares the drain of plans with that of kubectl. The agent does not link kubectl's code, because it is
+// too large.
 package drain
 
 import (
@@ -30,13 +31,13 @@ import (
 
 const (
 	node = "node-a"
-	// missing is the name of a DaemonSet that is not there.
+	// missing is the name of a DaemonSet that does not exist.
 	missing = "missing"
-	// patience is how long a drain may take that has nothing to wait for.
+	// patience is the maximum duration of a drain that has nothing to wait for.
 	patience = 30 * time.Second
 )
 
-// outcome of a drain.
+// outcome is the result of a drain.
 type outcome struct {
 	refused bool
 	asked   []string // the pods that were evicted or deleted, and how
@@ -107,7 +108,7 @@ func phase(is corev1.PodPhase) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Status.Phase = is }
 }
 
-// leaving is a pod with a grace that ends after a time from now, or has ended.
+// leaving is a pod that is being deleted. Its grace period ends after the given time, or has ended.
 func leaving(in time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(time.Now().Add(in))) }
 }
@@ -133,7 +134,7 @@ var drainDimensions = []dimension[v1.Drain]{
 	{nothing[v1.Drain], func(d *v1.Drain) { d.SkipWaitForDeleteTimeout = 60 }},
 }
 
-// These do not bear on which pods go in ways that depend on the pod.
+// These dimensions do not affect which pods are evicted in ways that depend on the pod.
 var moreDrainDimensions = append(slices.Clone(drainDimensions),
 	dimension[v1.Drain]{nothing[v1.Drain], func(d *v1.Drain) { d.DisableEviction = true }},
 	dimension[v1.Drain]{nothing[v1.Drain], func(d *v1.Drain) { d.GracePeriod = new(int32(0)) }, func(d *v1.Drain) { d.GracePeriod = new(int32(7)) }},
@@ -148,7 +149,7 @@ var moreDrainDimensions = append(slices.Clone(drainDimensions),
 	},
 )
 
-// each calls do with all choices of the dimensions.
+// each calls do for every combination of choices of the dimensions.
 func each[T any](dimensions []dimension[T], base func() T, do func(T)) {
 	if len(dimensions) == 0 {
 		do(base())
@@ -159,7 +160,7 @@ func each[T any](dimensions []dimension[T], base func() T, do func(T)) {
 	}
 }
 
-// one returns a random choice of the dimensions.
+// one returns a random combination of choices of the dimensions.
 func one[T any](r *rand.Rand, dimensions []dimension[T], base T) T {
 	for _, d := range dimensions {
 		d[r.IntN(len(d))](&base)
@@ -225,7 +226,7 @@ func TestAnyNodeIsDrainedAsWithKubectl(t *testing.T) {
 	}
 }
 
-// Of a node with all exceptions and nothing else, kubectl leaves no pod, and a plan all.
+// If a node only has pods of all exceptions, kubectl evicts all of them, and a plan none.
 func TestDrainSparesPodsThatKubectlWouldEvict(t *testing.T) {
 	spec := options()
 	spec.Force = true

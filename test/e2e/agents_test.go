@@ -27,8 +27,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestLong_TwoAgents runs two replicas of one member's agent. Its Deployment is real and has a real controller; the
-// test is the kubelet of its pods, and the agents are processes.
+// TestLong_TwoAgents runs two replicas of one member's agent. Its Deployment is real and has a real controller. The
+// test acts as the kubelet of its pods, and the agents are processes.
 func TestLong_TwoAgents(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -201,7 +201,7 @@ func (s *system) changeAgent(t *testing.T, cluster types.NamespacedName, agent v
 	})
 }
 
-// awaitDeployment waits until the agent's Deployment has a text in its pods' container.
+// awaitDeployment waits until the container of the agent's Deployment contains a text.
 func (s *system) awaitDeployment(t *testing.T, text string) (d *appsv1.Deployment) {
 	t.Helper()
 	testkit.Eventually(t, 20*time.Second, func(context.Context) error {
@@ -227,7 +227,7 @@ func (s *system) awaitAgent(t *testing.T, cluster types.NamespacedName, limit ti
 	return message
 }
 
-// runPods does what scheduler and kubelet do, until the Deployment is rolled out.
+// runPods does the work of the scheduler and the kubelet until the Deployment is rolled out.
 func (s *system) runPods(t *testing.T, d *appsv1.Deployment) {
 	t.Helper()
 	digest := d.Spec.Template.Annotations[v1.AnnotationAgentDigest]

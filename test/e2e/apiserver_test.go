@@ -38,7 +38,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// way is a member whose API server takes users' tokens by a file of docs/operations.
+// way is a member whose API server accepts users' tokens because of a file in docs/operations.
 type way struct {
 	*system // its member
 	page    string
@@ -50,10 +50,10 @@ type way struct {
 	bob     *computer
 }
 
-// TestLong_UsersGoOnWithoutTheHubAtTheAPIServer: real API servers with the files and flags of
-// docs/operations/direct-access.md. With the hub killed, get, exec and port-forward go on, also after a restart of the
-// API server and of the webhook server that it asks. A revocation that was made before holds with the webhook; with
-// --authentication-config it does not, as the page says.
+// TestLong_UsersGoOnWithoutTheHubAtTheAPIServer uses real API servers with the files and flags of
+// docs/operations/direct-access.md. While the hub is killed, get, exec and port-forward continue to work, even after a
+// restart of the API server and of the webhook server that it calls. With the webhook, an earlier revocation stays in
+// effect. With --authentication-config it does not, as the page says.
 func TestLong_UsersGoOnWithoutTheHubAtTheAPIServer(t *testing.T) {
 	t.Parallel()
 	s := build(t)
@@ -114,8 +114,8 @@ func TestLong_UsersGoOnWithoutTheHubAtTheAPIServer(t *testing.T) {
 	webhook.refuses(t, stolen[webhook])
 }
 
-// install starts the member with its agent, and what the agent keeps beside the API server, which is not set up for
-// that yet.
+// install starts the member with its agent, and the server that the agent runs beside the API server. The API server is
+// not configured to use that server yet.
 func (w *way) install(t *testing.T, name string) {
 	t.Helper()
 	own := *w.system
@@ -159,7 +159,7 @@ func (w *way) install(t *testing.T, name string) {
 	w.startBeside(t, name)
 }
 
-// startBeside waits for the DaemonSet, and starts the one pod that it has.
+// startBeside waits for the DaemonSet, and starts its only pod.
 func (w *way) startBeside(t *testing.T, name string) {
 	t.Helper()
 	set := &appsv1.DaemonSet{}
@@ -190,7 +190,7 @@ func (w *way) startBeside(t *testing.T, name string) {
 	})
 }
 
-// flags returns the flags that the file of docs/operations names in its first line.
+// flags returns the flags in the first line of the file in docs/operations.
 func (w *way) flags(t *testing.T) []string {
 	t.Helper()
 	line, _, _ := strings.Cut(w.read(t), "\n")
@@ -210,8 +210,7 @@ func (w *way) read(t *testing.T) string {
 	return string(raw)
 }
 
-// content returns the file of docs/operations as a person fills it in, with the address and the CA of the server to
-// ask.
+// content returns the file in docs/operations with the address and the CA of the webhook server filled in.
 func (w *way) content(t *testing.T, address, ca string) []byte {
 	t.Helper()
 	text := w.read(t)
@@ -248,7 +247,7 @@ func (w *way) isByHub(t *testing.T) {
 	})
 }
 
-// isDirect sets the API server up, and has it serve users.
+// isDirect configures the API server, and enables direct access for users.
 func (w *way) isDirect(t *testing.T) {
 	next := w.file + ".next" // renamed, so that the API server never reads half of it
 	content := w.content(t, w.beside.Address, w.system.cluster(t, w.cluster).Status.DirectAuthority)
@@ -284,7 +283,7 @@ func (w *way) isDirect(t *testing.T) {
 	w.goesOn(t)
 }
 
-// goesOn waits until alice is served, and has her read, execute and forward a port.
+// goesOn waits until the member accepts alice's requests, and then reads, executes and forwards a port as alice.
 func (w *way) goesOn(t *testing.T) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(context.Context) error { // an API server that was restarted reads the keys within 10 s
@@ -294,7 +293,8 @@ func (w *way) goesOn(t *testing.T) {
 	checkGoesOn(t, w.system, w.alice, w.pod)
 }
 
-// refuses waits until the API server no longer serves the token in a kubeconfig: it keeps reviews for 10 s.
+// refuses waits until the API server no longer accepts the token in a kubeconfig. The API server caches reviews for 10
+// s.
 func (w *way) refuses(t *testing.T, file string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
@@ -309,7 +309,7 @@ func (w *way) refuses(t *testing.T, file string) {
 	})
 }
 
-// serves checks what docs/operations/direct-access.md says of --authentication-config alone.
+// serves checks what docs/operations/direct-access.md says about using only --authentication-config.
 func (w *way) serves(t *testing.T, file string) {
 	w.awaitDenied(t, file)
 	if err := w.hub.Client.Delete(t.Context(), &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "bob-config"}}); err != nil {
@@ -330,7 +330,7 @@ func (w *way) serves(t *testing.T, file string) {
 	}
 }
 
-// awaitDenied waits until the server beside the API server refuses the token in a kubeconfig.
+// awaitDenied waits until the server beside the API server rejects the token in a kubeconfig.
 func (w *way) awaitDenied(t *testing.T, file string) {
 	t.Helper()
 	raw, err := os.ReadFile(file)
@@ -368,7 +368,8 @@ func (w *way) awaitDenied(t *testing.T, file string) {
 	})
 }
 
-// tokens tries tokens that the issuer's own key signed, so that each refusal comes from one rule alone.
+// tokens tries tokens that are signed with the issuer's own key, so that each token is rejected because of one rule
+// only.
 func (w *way) tokens(t *testing.T) {
 	set := (&trustingHub{system: w.system}).keys(t)
 	now := time.Now()
@@ -419,7 +420,7 @@ func (w *way) tokens(t *testing.T) {
 	}
 }
 
-// whoami asks the member's API server with a token.
+// whoami sends a request with a token to the member's API server and returns the user.
 func (w *way) whoami(t *testing.T, token string) (authenticationv1.UserInfo, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")

@@ -38,8 +38,8 @@ type argoCD struct {
 	sources string
 }
 
-// TestLong_ArgoCDDeliversFromGitToHubAndMember runs Argo CD itself: Drover's objects into the hub, and an application
-// through the hub's proxy into a member.
+// TestLong_ArgoCDDeliversFromGitToHubAndMember runs Argo CD itself. It delivers Drover's objects to the hub, and an
+// application to a member through the hub's proxy.
 func TestLong_ArgoCDDeliversFromGitToHubAndMember(t *testing.T) {
 	t.Parallel()
 	redis, err := exec.LookPath("redis-server")
@@ -62,7 +62,7 @@ func TestLong_ArgoCDDeliversFromGitToHubAndMember(t *testing.T) {
 	a.step(t, "objects may be pruned in any order", a.pruned)
 }
 
-// startControllers starts Argo CD as its Procfile does, without its server.
+// startControllers starts Argo CD with the commands of its Procfile, but without its server.
 func (a *argoCD) startControllers(t *testing.T, redis string) {
 	t.Helper()
 	const module = "github.com/argoproj/argo-cd/v3"
@@ -111,7 +111,7 @@ func (a *argoCD) startControllers(t *testing.T, redis string) {
 			"--repo-server=" + repo, "--repo-server-plaintext", "--app-resync=86400", "--app-resync-jitter=0", "--self-heal-timeout-seconds=1"}})
 }
 
-// scripts returns a folder with the script that Argo CD's image has in its PATH.
+// scripts returns a folder with the script that is in the PATH of Argo CD's image.
 func (a *argoCD) scripts(t *testing.T) string {
 	t.Helper()
 	const name = "git-verify-wrapper.sh"
@@ -126,14 +126,14 @@ func (a *argoCD) scripts(t *testing.T) string {
 	return folder
 }
 
-// configure applies Argo CD's own configuration with the health of Drover's kinds, as config/argocd says.
+// configure applies Argo CD's own configuration, with the health checks of Drover's kinds from config/argocd.
 func (a *argoCD) configure(t *testing.T) {
 	t.Helper()
 	for _, args := range [][]string{
 		{"apply", "-n", argoNamespace, "-k", filepath.Join(a.sources, "manifests/base/config")},
 		{"-n", argoNamespace, "patch", "secret", "argocd-secret", "-p", `{"stringData": {"server.secretkey": "of-a-test"}}`},
 		{"-n", argoNamespace, "patch", "configmap", "argocd-cm", "--type", "merge", "--patch-file", "config/argocd/argocd-cm.yaml"},
-		// In the member the deployer may not list all kinds.
+		// In the member, the deployer may not list all kinds.
 		{"-n", argoNamespace, "patch", "configmap", "argocd-cm", "--type", "merge", "-p", `{"data": {"resource.respectRBAC": "strict"}}`},
 	} {
 		if _, err := a.hub.Kubectl(t.Context(), nil, args...); err != nil {
@@ -170,7 +170,7 @@ spec:
 	fmt.Fprintf(a.transcript, "\n```yaml\n%s```\n", manifest)
 }
 
-// health runs the health script with the command of Argo CD, for each object of health_test.yaml.
+// health runs the health script with Argo CD's command for each object in health_test.yaml.
 func (a *argoCD) health(t *testing.T) {
 	folder := filepath.Join(a.programs.Root, "config", "argocd", "resource_customizations", "cluster.drover.dev", "_")
 	raw, err := os.ReadFile(filepath.Join(folder, "health_test.yaml"))
@@ -209,7 +209,7 @@ func (a *argoCD) firstTry(t *testing.T) {
 	a.succeededAtOnce(t, "fleet")
 }
 
-// succeededAtOnce checks that an Application was synced once, and that this never failed.
+// succeededAtOnce checks that an Application was synced once, and that the sync never failed.
 func (a *argoCD) succeededAtOnce(t *testing.T, name string) {
 	t.Helper()
 	o, err := a.object(t.Context(), application, types.NamespacedName{Namespace: argoNamespace, Name: name})
@@ -225,7 +225,7 @@ func (a *argoCD) succeededAtOnce(t *testing.T, name string) {
 	}
 }
 
-// await waits until an Application is synced with the latest commit and has a health, and returns it.
+// await waits until an Application has synced the latest commit and has the given health. It returns the Application.
 func (a *argoCD) await(t *testing.T, name, health string) {
 	t.Helper()
 	head := a.git.head(t)
@@ -247,7 +247,7 @@ func (a *argoCD) await(t *testing.T, name, health string) {
 	})
 }
 
-// refresh has Argo CD compare an Application with the hub, and waits until it has.
+// refresh makes Argo CD compare an Application with the hub, and waits until this is done.
 func (a *argoCD) refresh(t *testing.T, name string) {
 	t.Helper()
 	const annotation = "argocd.argoproj.io/refresh"
@@ -263,7 +263,7 @@ func (a *argoCD) refresh(t *testing.T, name string) {
 	})
 }
 
-// push commits, and has Argo CD look at it now.
+// push pushes a commit, and makes Argo CD read it now.
 func (a *argoCD) push(t *testing.T, message string, files map[string]string, names ...string) {
 	t.Helper()
 	a.git.commit(t, message, files)
@@ -302,7 +302,7 @@ func (a *argoCD) degraded(t *testing.T) {
 	a.await(t, "fleet", "Healthy")
 }
 
-// application delivers without a stored credential: Argo CD asks for tokens of its ServiceAccount, which has the rights
+// application delivers without a stored credential. Argo CD requests tokens of its ServiceAccount, which has the rights
 // of a project-member in the member.
 func (a *argoCD) application(t *testing.T) {
 	manifest, member := a.guide(t)
@@ -335,7 +335,7 @@ func (a *argoCD) application(t *testing.T) {
 	a.idle(t)
 }
 
-// guide returns what docs/guide/gitops.md has for Argo CD, with the address and the CA of this hub, and the address of
+// guide returns the Argo CD files of docs/guide/gitops.md, with the address and the CA of this hub, and the address of
 // the member.
 func (a *argoCD) guide(t *testing.T) (manifest, member string) {
 	t.Helper()
@@ -355,7 +355,8 @@ func (a *argoCD) guide(t *testing.T) (manifest, member string) {
 func (a *argoCD) pruned(t *testing.T) {
 	a.remove(t, "web")
 	a.awaitSite(t, 0)
-	// Objects that a binding needs come before the binding, and the Cluster before the objects that are delivered to it.
+	// The objects that a binding needs come before the binding, and the Cluster comes before the objects that are
+	// delivered to it.
 	left := teamFiles()
 	for _, name := range []string{"fleet/role.yaml", "fleet/project.yaml", "fleet/cluster.yaml"} {
 		delete(left, name)
@@ -371,7 +372,7 @@ func (a *argoCD) pruned(t *testing.T) {
 	a.note("The Applications are deleted, and with them all that they had delivered.")
 }
 
-// awaitSynced waits until an Application is as the latest commit, whatever its health.
+// awaitSynced waits until an Application has synced the latest commit, with any health.
 func (a *argoCD) awaitSynced(t *testing.T, name string) {
 	t.Helper()
 	head := a.git.head(t)

@@ -30,7 +30,7 @@ func authoritySecret() types.NamespacedName {
 	return types.NamespacedName{Namespace: "drover-system", Name: trust.AuthoritySecret}
 }
 
-// authority is the hub's present CA.
+// authority is the hub's current CA.
 func (s *system) authority(ctx context.Context) (trust.State, error) {
 	object := &corev1.Secret{}
 	if err := s.hub.Client.Get(ctx, authoritySecret(), object); err != nil {
@@ -50,7 +50,7 @@ func (s *system) annotate(t *testing.T, name, value string) {
 	}
 }
 
-// awaitAuthority waits until the CA is as wanted and the hub serves with it.
+// awaitAuthority waits until the CA meets the given conditions and the hub serves with it.
 func (s *system) awaitAuthority(t *testing.T, wanted func(trust.State) error) trust.State {
 	t.Helper()
 	var state trust.State
@@ -67,7 +67,7 @@ func (s *system) awaitAuthority(t *testing.T, wanted func(trust.State) error) tr
 	return state
 }
 
-// servedBy reports whether the hub shows a certificate that an authority has signed.
+// servedBy reports whether the hub serves a certificate that an authority has signed.
 func (s *system) servedBy(t *testing.T, authority trust.KeyPair) bool {
 	t.Helper()
 	config := s.tlsToHub(t)
@@ -82,7 +82,7 @@ func (s *system) servedBy(t *testing.T, authority trust.KeyPair) bool {
 	return err == nil && ok && secured.ConnectionState().PeerCertificates[0].CheckSignatureFrom(pair.Leaf) == nil
 }
 
-// changed reports whether another authority signs, and the former one is still trusted.
+// changed reports whether another authority signs, and the previous one is still trusted.
 func changed(from trust.State) func(trust.State) error {
 	return func(now trust.State) error {
 		if bytes.Equal(now.Active.Cert, from.Active.Cert) || !bytes.Equal(now.Old, from.Active.Cert) {
@@ -169,7 +169,7 @@ func testRetireNow(t *testing.T, s *system, m *changingMember, before trust.Stat
 	s.await(t, stopped, 20*time.Second, framework.Ready)
 }
 
-// kubectlTrusting runs kubectl with a kubeconfig that trusts one CA of the hub and no other.
+// kubectlTrusting runs kubectl with a kubeconfig that trusts only one CA of the hub.
 func (s *system) kubectlTrusting(t *testing.T, ca []byte, cluster types.NamespacedName, token string, args ...string) (string, error) {
 	t.Helper()
 	path := s.kubeconfig(t, cluster, token)
@@ -196,7 +196,7 @@ func knows(authority trust.KeyPair) func(protocol.Settings) error {
 	}
 }
 
-// worksWithBundle runs kubectl with a kubeconfig that is made now.
+// worksWithBundle runs kubectl with a new kubeconfig.
 func (s *system) worksWithBundle(t *testing.T, cluster types.NamespacedName) {
 	t.Helper()
 	if out, err := s.kubectl(t, cluster, demoToken, "get", "namespaces"); err != nil {

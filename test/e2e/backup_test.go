@@ -31,8 +31,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestLong_AHubIsRestoredIntoAnotherCluster is the drill of docs/operations/backup.md: the old hub is lost, and its
-// objects come back in a new control plane as Velero restores them.
+// TestLong_AHubIsRestoredIntoAnotherCluster is the drill of docs/operations/backup.md. The old hub is lost, and its
+// objects are restored into a new control plane, as Velero does it.
 func TestLong_AHubIsRestoredIntoAnotherCluster(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -98,8 +98,8 @@ func TestLong_AHubIsRestoredIntoAnotherCluster(t *testing.T) {
 	}
 }
 
-// awaitDelivered returns the binding that is delivered to a member, by name, with its UID: any other object would have
-// been removed meanwhile.
+// awaitDelivered returns the binding with the given name that is delivered to a member, with its UID. If the binding is
+// deleted and created again, the UID changes.
 func awaitDelivered(t *testing.T, member *framework.Plane) map[string]types.UID {
 	t.Helper()
 	found := map[string]types.UID{}
@@ -121,7 +121,7 @@ func awaitDelivered(t *testing.T, member *framework.Plane) map[string]types.UID 
 	return found
 }
 
-// backUp returns the hub's objects as Velero restores them: without UID, owners and status.
+// backUp returns the hub's objects as Velero restores them: without UIDs, owners and status.
 func (s *system) backUp(t *testing.T) []unstructured.Unstructured {
 	t.Helper()
 	var saved []unstructured.Unstructured
@@ -149,8 +149,8 @@ func (s *system) backUp(t *testing.T) []unstructured.Unstructured {
 	return saved
 }
 
-// restoreHub starts another hub at the address with the saved objects: the Secret of its CA before the manager,
-// everything else after.
+// restoreHub starts another hub at the address with the saved objects. The Secret with its CA is restored before the
+// manager starts, and everything else afterwards.
 func (s *system) restoreHub(t *testing.T, saved []unstructured.Unstructured, address string) {
 	t.Helper()
 	plane, err := s.plane("restored", lab.User{Name: "demo", Token: demoToken})

@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestPeopleSignInByKeyboardInARealBrowser opens the pages of sign-in in Chromium, with scripts and without.
+// TestPeopleSignInByKeyboardInARealBrowser opens the sign-in pages in Chromium, with and without scripts.
 func TestPeopleSignInByKeyboardInARealBrowser(t *testing.T) {
 	t.Parallel()
 	chromium.Find(t) // before a hub is started
@@ -45,14 +45,15 @@ func TestPeopleSignInByKeyboardInARealBrowser(t *testing.T) {
 	}
 }
 
-// person uses the browser with a keyboard alone, and knows of a page what a screen reader says.
+// person uses the browser only with a keyboard, and only knows what a screen reader says about a page.
 type person struct {
 	*chromium.Page
 	t   *testing.T
 	hub string
 }
 
-// sees waits until the page has all elements, each "role: name", and the focus is on one of them. It returns all.
+// sees waits until the page has all elements, each written as "role: name", and the focus is on one of them. It returns
+// all elements of the page.
 func (p *person) sees(focus string, wanted ...string) []chromium.Element {
 	p.t.Helper()
 	var all []chromium.Element
@@ -122,7 +123,7 @@ func (p *person) signIn(v *visitor) {
 	}
 }
 
-// approve types the code of a device, and signs in for it.
+// approve types a device's code, and signs in to approve it.
 func (p *person) approve(v *visitor) {
 	p.t.Helper()
 	resp, err := v.client.PostForm(p.hub+"/v1/auth/device", url.Values{"client_id": {"kubectl"}, "scope": {"openid"}})
@@ -168,7 +169,7 @@ func (p *person) fits() {
 	p.Call("Emulation.clearDeviceMetricsOverride", nil, nil)
 }
 
-// cookies checks the cookies that the browser keeps.
+// cookies checks the cookies that the browser stores.
 func (p *person) cookies() {
 	p.t.Helper()
 	var kept struct {

@@ -92,8 +92,8 @@ func testManagerRestart(t *testing.T, s *system, cluster types.NamespacedName) {
 	}
 }
 
-// testManagerStops: of two status writes in quick succession the later must win, also when the cache has not seen the
-// earlier.
+// testManagerStops checks that of two status writes in quick succession the later takes effect, even if the cache has
+// not seen the earlier.
 func testManagerStops(t *testing.T, s *system, cluster types.NamespacedName) {
 	for range 2 {
 		if err := s.hub.Manager.Stop(within(t, 30*time.Second)); err != nil {
@@ -108,7 +108,7 @@ func testManagerStops(t *testing.T, s *system, cluster types.NamespacedName) {
 	}
 }
 
-// testSecondCluster lets the hub itself be the second cluster: its kube-system is another.
+// testSecondCluster uses the hub itself as the second cluster, because its kube-system namespace has a different UID.
 func testSecondCluster(t *testing.T, s *system, cluster types.NamespacedName) {
 	c := &v1.Cluster{}
 	if err := s.hub.Client.Get(t.Context(), cluster, c); err != nil {
@@ -140,7 +140,7 @@ func testLogLevel(t *testing.T, s *system, agent *framework.Agent) {
 	}
 }
 
-// testNothingLeaks looks for every token that was used in everything that was written: CVE-2023-22649, CVE-2024-58269,
+// testNothingLeaks searches all written data for every token that was used: CVE-2023-22649, CVE-2024-58269,
 // CVE-2019-11250, CVE-2020-8565.
 func testNothingLeaks(t *testing.T, s *system) {
 	secrets := []string{demoToken, strangerToken}
@@ -186,7 +186,7 @@ func testNothingLeaks(t *testing.T, s *system) {
 	}
 }
 
-// expectLeading waits until an agent that runs now leads: a killed one holds the Lease until it expires.
+// expectLeading waits until a running agent leads. A killed agent holds the Lease until it expires.
 func (s *system) expectLeading(t *testing.T) {
 	t.Helper()
 	began := time.Now()

@@ -14,8 +14,7 @@ import (
 	"github.com/drover-dev/drover/test/relay"
 )
 
-// TestLong_Changes runs, one after the other, tests of a whole hub that is its own member and is reached through a
-// relay.
+// TestLong_Changes runs tests one after the other on a whole hub that is its own member and is reached through a relay.
 func TestLong_Changes(t *testing.T) {
 	t.Parallel()
 	s := startAlone(t)

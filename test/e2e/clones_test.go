@@ -26,7 +26,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// withWatcher imports the member, and makes the role that bindFirst binds.
+// withWatcher imports the member, and creates the role that bindFirst binds.
 func withWatcher(t *testing.T) (s *system, first types.NamespacedName, manifest []byte, agent *framework.Agent) {
 	t.Helper()
 	s = start(t)
@@ -46,15 +46,15 @@ func (s *system) unbindFirst(t *testing.T, name string) {
 	}
 }
 
-// cloned reports whether a Cluster says that it is two clusters, and what that means for rights that were revoked.
+// cloned reports whether a Cluster's conditions say that it is two clusters, and what this means for revoked rights.
 func cloned(c *v1.Cluster) bool {
 	ready, stalled := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionReady), meta.FindStatusCondition(c.Status.Conditions, v1.ConditionStalled)
 	return ready != nil && ready.Reason == v1.ReasonIdentityMismatch && ready.Status == metav1.ConditionFalse && strings.Contains(ready.Message, "stays in force in the copy") &&
 		stalled != nil && stalled.Status == metav1.ConditionTrue
 }
 
-// TestLong_ACopyOfAMemberIsServedNothing copies the etcd of a member into another control plane, and starts the agent
-// of that: two clusters have one identity.
+// TestLong_ACopyOfAMemberIsServedNothing copies a member's etcd into another control plane, and starts the agent there,
+// so that two clusters have the same identity.
 func TestLong_ACopyOfAMemberIsServedNothing(t *testing.T) {
 	t.Parallel()
 	s, first, manifest, _ := withWatcher(t)
@@ -124,7 +124,7 @@ func TestLong_ACopyOfAMemberIsServedNothing(t *testing.T) {
 	})
 }
 
-// awaitBinding waits until a binding is not ready for a reason.
+// awaitBinding waits until a binding is not ready for the given reason.
 func (s *system) awaitBinding(t *testing.T, name, reason string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
@@ -139,11 +139,11 @@ func (s *system) awaitBinding(t *testing.T, name, reason string) {
 	})
 }
 
-// manyWrites is a number of writes after the snapshot. A watch from before the restore waits for them in vain.
+// manyWrites is a number of writes after the snapshot. A watch from before the restore would wait for them forever.
 const manyWrites = 1000
 
-// TestLong_AMembersEtcdIsRestored takes the etcd of a member back to a snapshot. Since then a right was revoked,
-// another one granted, and the agent's key replaced. The agent is not restarted.
+// TestLong_AMembersEtcdIsRestored restores the member's etcd from a snapshot. After the snapshot, a right was revoked,
+// another right was granted, and the agent's key was replaced. The agent is not restarted.
 func TestLong_AMembersEtcdIsRestored(t *testing.T) {
 	t.Parallel()
 	s, first, _, agent := withWatcher(t)
@@ -192,7 +192,7 @@ func TestLong_AMembersEtcdIsRestored(t *testing.T) {
 	})
 }
 
-// deleteBinding deletes what the member has of a binding, as its administrator.
+// deleteBinding deletes a binding's objects in the member, as its administrator.
 func (s *system) deleteBinding(t *testing.T, name string) {
 	t.Helper()
 	bindings := &rbacv1.ClusterRoleBindingList{}
@@ -210,7 +210,7 @@ func (s *system) deleteBinding(t *testing.T, name string) {
 	t.Fatalf("the member has nothing of the binding %s, want a ClusterRoleBinding", name)
 }
 
-// replaceKey has the agent of a Cluster join again, with a new key.
+// replaceKey makes the agent of a Cluster join again with a new key.
 func (s *system) replaceKey(t *testing.T, cluster types.NamespacedName) {
 	t.Helper()
 	before := secret(t, s.hub.Plane, cluster.Namespace, registration.AgentSecret(cluster).Name)
@@ -245,8 +245,8 @@ func (s *system) replaceKey(t *testing.T, cluster types.NamespacedName) {
 	s.await(t, cluster, time.Minute, framework.Ready)
 }
 
-// TestLong_AnAgentWithoutItsLeaseIsShown has the member's API server refuse each write of the agent's Lease, as a
-// policy, a webhook or API Priority and Fairness can.
+// TestLong_AnAgentWithoutItsLeaseIsShown makes the member's API server reject each write of the agent's Lease, as a
+// policy, a webhook or API Priority and Fairness can do.
 func TestLong_AnAgentWithoutItsLeaseIsShown(t *testing.T) {
 	t.Parallel()
 	s, first, _, _ := withWatcher(t)

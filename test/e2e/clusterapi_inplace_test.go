@@ -28,13 +28,13 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// Versions of the machines. Nothing here is of these versions but the words: the installed programs are the stand-ins
-// of testdata.
+// Versions of the machines. Only the names of the versions are real: the installed programs are the stand-ins in
+// testdata.
 const firstVersion, secondVersion, thirdVersion = "v1.36.1", "v1.36.2", "v1.36.3"
 
-// TestLong_ClusterAPIUpdatesHostsInPlace makes a cluster of three control planes and two workers of the ClusterClass
-// that is a sample, with Cluster API's managers as TestLong_ClusterAPIMakesAClusterOfHosts has them, and changes its
-// version twice. Each machine is updated in place, once, and none is made anew.
+// TestLong_ClusterAPIUpdatesHostsInPlace creates a cluster of three control planes and two workers from the sample
+// ClusterClass, with Cluster API's managers set up as in TestLong_ClusterAPIMakesAClusterOfHosts. It changes the
+// cluster's version twice. Each machine is updated in place once, and none is replaced.
 func TestLong_ClusterAPIUpdatesHostsInPlace(t *testing.T) {
 	t.Parallel()
 	c := startClusterAPI(t, "ClusterTopology=true,RuntimeSDK=true,InPlaceUpdates=true", true)
@@ -54,7 +54,7 @@ func TestLong_ClusterAPIUpdatesHostsInPlace(t *testing.T) {
 	c.step(t, "an update that fails is said, stops the others, and is tried again by a person", func(t *testing.T) { c.failedUpdate(t, before) })
 }
 
-// sample returns a manifest of config/clusterapi, with the objects changed.
+// sample returns a manifest of config/clusterapi with modified objects.
 func sample(t *testing.T, file string, change func(*unstructured.Unstructured)) string {
 	t.Helper()
 	raw, err := os.ReadFile(testkit.Path(t, filepath.Join("config/clusterapi", file)))
@@ -89,7 +89,8 @@ func (c *capi) ofClass(t *testing.T) {
 	installer := filepath.Join(c.dir, "install-kubernetes.sh")
 	c.standIn(t, c.machines["c1"], "install-kubernetes.sh", installer)
 	c.externalEtcd(t)
-	// Cluster API looks into its own etcd through a kubelet, and there is none: so to it this one is external.
+	// Cluster API inspects the etcd of its own control planes through a kubelet. There is no kubelet here, so etcd is
+	// configured as external.
 	class := sample(t, "samples/class.yaml", func(o *unstructured.Unstructured) {
 		o.SetNamespace(teamSpace)
 		switch o.GetKind() {
@@ -129,8 +130,7 @@ func number(t *testing.T, text string) int64 {
 	return n
 }
 
-// externalEtcd makes the Secrets that Cluster API wants of an etcd that is not its own. Nothing here reads their
-// content.
+// externalEtcd creates the Secrets that Cluster API needs for an external etcd. Nothing here reads their content.
 func (c *capi) externalEtcd(t *testing.T) {
 	t.Helper()
 	dir := filepath.Join(c.dir, "etcd-certificates")
@@ -166,7 +166,7 @@ func (c *capi) settled(t *testing.T, version string) {
 	})
 }
 
-// identities are the Machines with their Hosts.
+// identities returns the Machines with their Hosts.
 func (c *capi) identities(t *testing.T) []string {
 	t.Helper()
 	var out []string
@@ -191,7 +191,7 @@ func (c *capi) extension(t *testing.T) {
 	})
 }
 
-// hold has installers wait, or fail, until the returned function is called.
+// hold makes installers wait, or fail, until the returned function is called.
 func (c *capi) hold(t *testing.T, how string) (release func()) {
 	t.Helper()
 	file := filepath.Join(c.dir, how)
@@ -205,8 +205,8 @@ func (c *capi) hold(t *testing.T, how string) (release func()) {
 	}
 }
 
-// upgrade changes the version of the cluster, as a person does. Cluster API refuses that for a moment after the last
-// machine has the former version, until its own hooks have seen the end of that upgrade.
+// upgrade changes the version of the cluster, as a user does. For a moment after the last machine has been updated,
+// Cluster API rejects the change, because its own hooks have not yet noticed that the upgrade is complete.
 func (c *capi) upgrade(t *testing.T, version string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
@@ -215,7 +215,7 @@ func (c *capi) upgrade(t *testing.T, version string) {
 	})
 }
 
-// awaitTask waits until a machine has a task in a state, and returns it.
+// awaitTask waits until a machine has a task in the given state, and returns the task.
 func (c *capi) awaitTask(t *testing.T, state infrav1.TaskState) *infrav1.DroverMachine {
 	t.Helper()
 	var found *infrav1.DroverMachine

@@ -30,7 +30,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// A provider is one manager of Cluster API, with the account of its own manifests.
+// provider is a manager of Cluster API, with the account of its own manifests.
 type provider struct{ program, folder, namespace, account string }
 
 func providers() []provider {
@@ -41,15 +41,15 @@ func providers() []provider {
 	}
 }
 
-// withToken has a program find a token where config/clusterapi/samples/token-patch.yaml mounts one.
+// withToken provides a program with a token at the path where config/clusterapi/samples/token-patch.yaml mounts one.
 const withToken = `set -e
 mount -t tmpfs tmpfs /run
 mkdir -p /run/secrets/drover
 cp "$0" /run/secrets/drover/token
 exec "$@"`
 
-// startProvider applies what the provider's own manifests have but its Deployment, and starts its manager with the
-// rights of its account.
+// startProvider applies the provider's own manifests except for the Deployment, and starts its manager with the rights
+// of its account.
 func (c *capi) startProvider(t *testing.T, p provider) {
 	t.Helper()
 	sources, err := c.tool.Sources(t.Context(), lab.ClusterAPIModule)
@@ -115,7 +115,7 @@ func (c *capi) startProvider(t *testing.T, p provider) {
 	c.apply(t, string(bytes.Join(rest, []byte("\n---\n"))))
 }
 
-// atLoopback turns references to a Service of webhooks into the address of a process.
+// atLoopback replaces references to a Service of webhooks with the address of a process.
 func atLoopback(node any, url string, certificate []byte) {
 	switch n := node.(type) {
 	case []any:
@@ -134,7 +134,7 @@ func atLoopback(node any, url string, certificate []byte) {
 	}
 }
 
-// servingCertificate writes a certificate for loopback that is its own CA, and its key, into a folder.
+// servingCertificate writes a self-signed certificate for the loopback address, and its key, into a folder.
 func servingCertificate(t *testing.T, dir string) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -170,7 +170,7 @@ func decoded(t *testing.T, text string) []byte {
 	return raw
 }
 
-// clusterManifest is what a person applies: docs/guide/cluster-api.md.
+// clusterManifest is the manifest that a user applies, from docs/guide/cluster-api.md.
 const clusterManifest = `
 apiVersion: cluster.drover.dev/v1
 kind: Cluster

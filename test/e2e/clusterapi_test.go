@@ -33,8 +33,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// isolated runs a command as a machine of its own: with a hostname, and with /run, /etc, /var/lib and /usr/local that
-// no other has. When it ends, all that it started ends.
+// isolated runs a command as if on a separate machine, with its own hostname, /run, /etc, /var/lib and /usr/local. When
+// the command ends, all processes that it started end.
 const isolated = `set -e
 hostname "$1"
 mount -t tmpfs tmpfs /run
@@ -47,7 +47,7 @@ done
 shift
 exec "$@"`
 
-// inNamespaces are the arguments of unshare for it.
+// inNamespaces are the arguments of unshare for this.
 func inNamespaces(dir, hostname string, command ...string) []string {
 	return append([]string{"--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", isolated, dir, hostname}, command...)
 }
@@ -57,19 +57,19 @@ type capi struct {
 	*gitOps
 	kubeadm  *lab.Tool
 	machines map[string]*machine
-	// port of the new cluster's API server, and version of Kubernetes that machines have at first.
+	// The port of the new cluster's API server, and the machines' first version of Kubernetes.
 	port, version string
 	// gates are the feature gates of Cluster API.
 	gates string
-	// hooks is the address at which the provisioner serves the hooks of in-place updates, and hooksCA its CA.
+	// hooks is the address at which the provisioner serves the hooks of in-place updates. hooksCA is its CA.
 	hooks   string
 	hooksCA []byte
 }
 
 // TestLong_ClusterAPIMakesAClusterOfHosts runs Cluster API's core and its providers for kubeadm, with the rights of
-// their own manifests and their webhooks. The machines are processes in namespaces with host agents, and a stand-in for
-// kubeadm (testdata/kubeadm.sh) in place of container runtimes and kubelets. So Cluster API, kubeadm's certificates,
-// the API server and the way from Cluster API to it are real: through the hub.
+// their own manifests and their webhooks. The machines are processes in namespaces with host agents. A stand-in for
+// kubeadm (testdata/kubeadm.sh) replaces container runtimes and kubelets. So Cluster API, kubeadm's certificates, the
+// API server and the connection from Cluster API to it through the hub are real.
 func TestLong_ClusterAPIMakesAClusterOfHosts(t *testing.T) {
 	t.Parallel()
 	c := startClusterAPI(t, "", false)
@@ -86,8 +86,8 @@ func TestLong_ClusterAPIMakesAClusterOfHosts(t *testing.T) {
 	c.step(t, "the cluster is deleted, and all Hosts that can be reached are free", c.remove)
 }
 
-// startClusterAPI starts hub and Cluster API, with feature gates. It skips where no namespaces can be made, or the
-// programs cannot be built.
+// startClusterAPI starts the hub and Cluster API with feature gates. It skips the test if namespaces are not available
+// or the programs cannot be built.
 func startClusterAPI(t *testing.T, gates string, inPlace bool) *capi {
 	t.Helper()
 	if out, err := exec.Command("unshare", inNamespaces(t.TempDir(), "probe", "true")...).CombinedOutput(); err != nil {
@@ -151,7 +151,7 @@ type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
-// join makes a Host of a machine in namespaces of its own.
+// join creates a Host for a machine in separate namespaces.
 func (c *capi) join(t *testing.T, name string, labels map[string]string) {
 	t.Helper()
 	m := c.machine(c.t) // its folders outlive the subtest
@@ -186,7 +186,7 @@ func (c *capi) join(t *testing.T, name string, labels map[string]string) {
 	m.await(host, "available", because(v1.ReasonHostAvailable))
 }
 
-// standIn writes a program of testdata for a machine.
+// standIn writes a program from testdata for a machine.
 func (c *capi) standIn(t *testing.T, m *machine, from, to string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", from))
@@ -223,7 +223,7 @@ func (c *capi) apply(t *testing.T, manifest string) {
 	}
 }
 
-// awaitObject waits until an object of Cluster API is as wanted.
+// awaitObject waits until an object of Cluster API meets the given conditions.
 func (c *capi) awaitObject(t *testing.T, group, kind, name string, wanted func(*unstructured.Unstructured) error) {
 	t.Helper()
 	object := &unstructured.Unstructured{}
@@ -240,13 +240,13 @@ func (c *capi) awaitObject(t *testing.T, group, kind, name string, wanted func(*
 	})
 }
 
-// overview is what a person would look at.
+// overview prints what a user would look at.
 func (c *capi) overview(ctx context.Context) string {
 	out, err := c.hub.Kubectl(ctx, nil, "-n", teamSpace, "get", "drovermachines,droverclusters,machines,hosts,clusters", "-o", "wide")
 	return fmt.Sprint(out, err)
 }
 
-// isTrue returns what checks that a field is true.
+// isTrue returns a check that a field is true.
 func isTrue(path ...string) func(*unstructured.Unstructured) error {
 	return func(o *unstructured.Unstructured) error {
 		if is, _, _ := unstructured.NestedBool(o.Object, path...); !is {
@@ -256,7 +256,7 @@ func isTrue(path ...string) func(*unstructured.Unstructured) error {
 	}
 }
 
-// hasCondition returns what checks that a condition is True.
+// hasCondition returns a check that a condition is True.
 func hasCondition(name string) func(*unstructured.Unstructured) error {
 	return func(o *unstructured.Unstructured) error {
 		all, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
@@ -269,7 +269,7 @@ func hasCondition(name string) func(*unstructured.Unstructured) error {
 	}
 }
 
-// isNumber returns what checks that a field has a number.
+// isNumber returns a check that a field has a number.
 func isNumber(want int64, path ...string) func(*unstructured.Unstructured) error {
 	return func(o *unstructured.Unstructured) error {
 		if got, _, _ := unstructured.NestedInt64(o.Object, path...); got != want {
@@ -282,7 +282,7 @@ func isNumber(want int64, path ...string) func(*unstructured.Unstructured) error
 func (c *capi) controlPlane(t *testing.T) {
 	c.apply(t, strings.NewReplacer("@PORT@", c.port, "@VERSION@", c.version).Replace(clusterManifest))
 	c.initialized(t)
-	// It is not more than initialized: there are no static pods to look at.
+	// The cluster does not get further than initialized, because there are no static pods to inspect.
 	c.awaitObject(t, "controlplane.cluster.x-k8s.io", "KubeadmControlPlane", "web", isTrue("status", "initialization", "controlPlaneInitialized"))
 	machines := c.machinesOf(t)
 	i := slices.IndexFunc(machines, func(m unstructured.Unstructured) bool {
@@ -302,8 +302,8 @@ func (c *capi) controlPlane(t *testing.T) {
 	}
 }
 
-// initialized waits until the first machine is a control plane, starts the agent that it has applied, and waits until
-// Cluster API reaches the cluster.
+// initialized waits until the first machine is a control plane, starts the agent that the machine has applied, and
+// waits until Cluster API reaches the cluster.
 func (c *capi) initialized(t *testing.T) {
 	t.Helper()
 	admin := ""
@@ -317,14 +317,14 @@ func (c *capi) initialized(t *testing.T) {
 		}
 		return fmt.Errorf("no machine has initialized the control plane:\n%s", c.overview(ctx))
 	})
-	// In place of a kubelet that starts the Deployment which the machine has applied.
+	// There is no kubelet that starts the Deployment which the machine has applied.
 	c.startInstalledAgent(t, admin)
 	c.await(t, types.NamespacedName{Namespace: teamSpace, Name: "web"}, time.Minute, framework.Ready)
 	c.awaitObject(t, "cluster.x-k8s.io", "Cluster", "web", isTrue("status", "initialization", "controlPlaneInitialized"))
 	c.awaitObject(t, "cluster.x-k8s.io", "Cluster", "web", hasCondition("RemoteConnectionProbe"))
 }
 
-// startInstalledAgent starts the agent with what its Deployment in the new cluster says.
+// startInstalledAgent starts the agent with the settings of its Deployment in the new cluster.
 func (c *capi) startInstalledAgent(t *testing.T, admin string) {
 	t.Helper()
 	cluster := &v1.Cluster{}
@@ -401,7 +401,7 @@ func (c *capi) names(t *testing.T) {
 	}
 }
 
-// free waits until that many Hosts are free and clean.
+// free waits until the given number of Hosts are free and clean.
 func (c *capi) free(t *testing.T, want int) {
 	t.Helper()
 	testkit.Eventually(t, 4*time.Minute, func(ctx context.Context) error {
@@ -438,8 +438,8 @@ func (c *capi) scaleDown(t *testing.T) {
 	}
 }
 
-// replaced kills the machine of the worker that is left. Its Host is taken until its agent is back, since it may not be
-// clean.
+// replaced kills the machine of the remaining worker. Its Host stays taken until its agent is back, because it may not
+// be clean.
 func (c *capi) replaced(t *testing.T) {
 	c.apply(t, `
 apiVersion: cluster.x-k8s.io/v1beta2
@@ -483,7 +483,7 @@ spec:
 	if err := c.hub.Client.Get(t.Context(), types.NamespacedName{Namespace: teamSpace, Name: lost}, host); err != nil || host.Spec.ConsumerRef == nil {
 		t.Errorf("%v, %+v: want the lost Host to be taken until it was cleaned", err, host.Spec.ConsumerRef)
 	}
-	// On a machine that stands still the check may take a new one for lost, too.
+	// On a machine that stalls, the health check may also consider a new machine lost.
 	if got := ran(t, c.machines[spare].path("kubeadm-ran")); !regexp.MustCompile(`^(join reset )+join$`).MatchString(got) {
 		t.Errorf("%s ran kubeadm %q, want it to join again after its reset", spare, got)
 	}

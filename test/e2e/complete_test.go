@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// allMembers has the parts of the section "Wait for all members" of docs/guide/gitops.md.
+// allMembers contains the parts of the section "Wait for all members" of docs/guide/gitops.md.
 type allMembers struct{ wait, flux, argoCD string }
 
 func guideToAllMembers(t *testing.T) (found allMembers) {
@@ -63,7 +63,7 @@ spec:
 }
 
 // everyMember delivers sharedFiles while the Cluster edge has no agent. waits checks that the tool is not satisfied
-// with the other member. done checks that the tool is satisfied since edge has joined, at the given time.
+// when only the other member is ready. done checks that the tool is satisfied after edge has joined at the given time.
 func (g *gitOps) everyMember(t *testing.T, deliver, waits func(), done func(joined time.Time)) {
 	t.Helper()
 	name := types.NamespacedName{Namespace: teamSpace, Name: "edge"}

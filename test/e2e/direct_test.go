@@ -21,8 +21,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestLong_UsersGoOnWithoutTheHub: with the hub killed, get, exec and port-forward go on by the member's own address,
-// also when the API server and the agent of the member are restarted; a revocation made before holds.
+// TestLong_UsersGoOnWithoutTheHub checks that get, exec and port-forward continue to work at the member's own address
+// while the hub is killed, even when the API server and the agent of the member are restarted. An earlier revocation
+// stays in effect.
 func TestLong_UsersGoOnWithoutTheHub(t *testing.T) {
 	t.Parallel()
 	s := startWith(t, (*system).startSignIn)
@@ -105,7 +106,7 @@ func (s *system) bindAdmins(t *testing.T, cluster string, users ...string) {
 	}
 }
 
-// checkGoesOn reads, executes and forwards a port by the current context of a computer.
+// checkGoesOn reads, executes and forwards a port with the current context of a computer.
 func checkGoesOn(t *testing.T, s *system, at *computer, pod *kubelet) {
 	t.Helper()
 	if out, err := at.kubectl(t, "get", "pods", "-o", "name"); err != nil || out != "pod/"+pod.pod+"\n" {
@@ -117,7 +118,7 @@ func checkGoesOn(t *testing.T, s *system, at *computer, pod *kubelet) {
 	testPortForward(t, &streams{kubelet: pod, kubectl: s.programs.Kubectl, kubeconfig: at.home + "/.kube/config", env: at.env})
 }
 
-// keepToken writes a kubeconfig with the token itself, as a thief would have it.
+// keepToken writes a kubeconfig that contains the token itself, as a thief would store it.
 func keepToken(t *testing.T, at *computer, cluster, file string) {
 	t.Helper()
 	out, err := at.drover(t, "get-token", "--cluster", cluster, "--direct")
@@ -143,7 +144,7 @@ func textBetween(text, from, to string) string {
 	return found
 }
 
-// refused waits until a member refuses the token in a kubeconfig.
+// refused waits until a member rejects the token in a kubeconfig.
 func (s *system) refused(t *testing.T, at *computer, file string) {
 	t.Helper()
 	testkit.Eventually(t, 30*time.Second, func(context.Context) error {

@@ -31,7 +31,7 @@ import (
 
 const carolOfDirectory = "uid=carol,ou=people," + directory.Suffix
 
-// inDirectory has carol, who is in the group ops.
+// inDirectory is a setup with the user carol in the group ops.
 const inDirectory = `
 dn: ` + carolOfDirectory + `
 objectClass: inetOrgPerson
@@ -46,9 +46,9 @@ cn: ops
 member: ` + carolOfDirectory + `
 `
 
-// TestOneUserOfADirectoryWorksAtHubProxyAndMember: a user of a real slapd signs in, and has rights by a group alone.
-// One kubeconfig with one token works at the hub's API server, at the proxy's way to it, and in a member, exec and
-// port-forward included.
+// TestOneUserOfADirectoryWorksAtHubProxyAndMember checks that a user of a real slapd signs in, and has rights only
+// through a group. A single kubeconfig with a single token works with the hub's API server, with the hub's API server
+// through the proxy, and in a member, including exec and port-forward.
 func TestOneUserOfADirectoryWorksAtHubProxyAndMember(t *testing.T) {
 	t.Parallel()
 	server, err := directory.StartOpenLDAP(t.Context(), inDirectory)
@@ -142,7 +142,7 @@ func (h *trustingHub) provide(t *testing.T, server *directory.Server) {
 	})
 }
 
-// bindOps gives the group its rights: in the member by a binding, and at the hub by the hub's own RBAC.
+// bindOps grants the group its rights: in the member with a binding, and on the hub with the hub's own RBAC.
 func (h *trustingHub) bindOps(t *testing.T, cluster string) {
 	t.Helper()
 	for _, o := range []client.Object{
@@ -157,7 +157,8 @@ func (h *trustingHub) bindOps(t *testing.T, cluster string) {
 	}
 }
 
-// oneKubeconfig has one user, and the contexts hub, proxy and member. It returns what runs kubectl with it.
+// oneKubeconfig writes a kubeconfig with one user, and the contexts hub, proxy and member. It returns a function that
+// runs kubectl with it.
 func (h *trustingHub) oneKubeconfig(t *testing.T, cluster, token string) func(t *testing.T, context string, args ...string) (string, error) {
 	t.Helper()
 	bundle, err := h.hub.Bundle(t.Context())
@@ -183,7 +184,7 @@ func (h *trustingHub) oneKubeconfig(t *testing.T, cluster, token string) func(t 
 	}
 }
 
-// leave takes the user out of the group, and renews their token.
+// leave removes the user from the group, and renews their token.
 func (h *trustingHub) leave(t *testing.T, server *directory.Server, v *visitor) {
 	t.Helper()
 	got, err := v.login(t.Context())

@@ -27,30 +27,31 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// Members of the drill, in the order of their numbers: those to which something is sent after the backup, the last of
-// which are revoked then, and those to which nothing is.
+// Members of the drill, in the order of their numbers: first the members to which something is sent after the backup,
+// the last of which are revoked then, and after them the other members.
 const (
 	drillMembers   = 100
 	drillRevoked   = 5
 	drillUntouched = 10
-	// drillAtOnce is at how many members the plan of the backup is at work when the backup is made.
+	// drillAtOnce is the number of members on which the plan is running when the backup is made.
 	drillAtOnce = 5
-	// drillPatience bounds each wait. Agents that lost their hub wait for up to half a minute before they try again.
+	// drillPatience is the maximum duration of each wait. Agents that have lost their hub wait up to half a minute before
+	// they try again.
 	drillPatience = 2 * time.Minute
 
 	told          = "told" // the label of all members but those to which nothing is sent after the backup
 	drillMemberOf = "fleet-00"
 )
 
-// drill is a hub with simulated members, which note what runs in them.
+// drill is a hub with simulated members, which record what runs in them.
 type drill struct {
 	*system
 	members *sim.Sim
 	page    drillPage
 }
 
-// TestARestoreWith100Members is the drill of docs/operations/backup.md with a fleet: etcd goes back to a snapshot, and
-// nothing runs in 100 members that should not.
+// TestARestoreWith100Members is the drill of docs/operations/backup.md with a fleet. The hub's etcd is restored from a
+// snapshot, and the test checks that nothing unwanted runs in the 100 members.
 func TestARestoreWith100Members(t *testing.T) {
 	if os.Getenv(envDrillPage) == "" {
 		t.Skipf("it takes minutes: make drill, or %s=FILE", envDrillPage)
@@ -110,7 +111,7 @@ func startDrill(t *testing.T) *drill {
 	return d
 }
 
-// liveUntilBackup returns a snapshot in which the plan "upgrade" to v1 is at work, and the plan "forgotten" has not
+// liveUntilBackup returns a snapshot in which the plan "upgrade" to v1 is running, and the plan "forgotten" has not
 // begun.
 func (d *drill) liveUntilBackup(t *testing.T) etcdSnapshot {
 	t.Helper()
@@ -130,8 +131,8 @@ func (d *drill) liveUntilBackup(t *testing.T) etcdSnapshot {
 	return d.snapshot(t)
 }
 
-// liveAfterBackup does what the hub forgets: a plan is deleted and another one changed, a binding is deleted and
-// another one created, and agents are revoked.
+// liveAfterBackup makes the changes that the restored hub does not have: a plan is deleted and another one changed, a
+// binding is deleted and another one created, and agents are revoked.
 func (d *drill) liveAfterBackup(t *testing.T, snapshot etcdSnapshot) {
 	t.Helper()
 	d.delete(t, drillPlan("forgotten", "", 1, nil))
@@ -149,8 +150,8 @@ func (d *drill) liveAfterBackup(t *testing.T, snapshot etcdSnapshot) {
 	d.awaitClusters(t, "disconnected if it is revoked", func(i int, c *v1.Cluster) bool { return !isRevoked(i) || !framework.Ready(c) })
 }
 
-// testListed waits until all members wait that were told something after the backup, and compares what the command
-// lists.
+// testListed waits until all members that received something after the backup are waiting, and compares the command's
+// list with them.
 func (d *drill) testListed(t *testing.T) {
 	began := time.Now()
 	d.awaitClusters(t, "listed with what would change", func(i int, c *v1.Cluster) bool {
@@ -173,7 +174,7 @@ func (d *drill) testListed(t *testing.T) {
 	d.page.listed = strings.TrimSpace(out[:strings.Index(out, "\n\n")])
 }
 
-// testConfirmed corrects the hub, except for a binding, and confirms that it is removed.
+// testConfirmed corrects the hub, except for a binding, and confirms that the binding is removed.
 func (d *drill) testConfirmed(t *testing.T, before []sim.Run) {
 	began := time.Now()
 	d.delete(t, drillPlan("forgotten", "", 1, nil))
@@ -197,7 +198,7 @@ func (d *drill) testConfirmed(t *testing.T, before []sim.Run) {
 	d.page.step(t, d, "confirmed → every member has the state that the hub wants", began)
 }
 
-// testGoesOn brings something new to all members but the revoked, to which nothing has come since.
+// testGoesOn sends something new to all members that are not revoked and have received nothing since the restore.
 func (d *drill) testGoesOn(t *testing.T, before []sim.Run) {
 	began := time.Now()
 	d.awaitPlan(t, "upgrade", v1.ReasonMembersAway) // the revoked
@@ -216,7 +217,8 @@ func (d *drill) testGoesOn(t *testing.T, before []sim.Run) {
 	d.page.step(t, d, "a binding and a plan are created → they are in every connected member", began)
 }
 
-// expectNothing fails if a set came to a member since the manager of the restored hub started, or a plan has begun.
+// expectNothing fails if a member has received a set since the manager of the restored hub started, or if a plan has
+// begun.
 func (d *drill) expectNothing(t *testing.T, before []sim.Run) {
 	t.Helper()
 	if came := d.members.Arrivals(); len(came) > 0 {
@@ -225,7 +227,7 @@ func (d *drill) expectNothing(t *testing.T, before []sim.Run) {
 	d.expectRuns(t, before, nil)
 }
 
-// expectRuns fails unless exactly these plans have begun since, each with its number of members.
+// expectRuns fails unless exactly these plans have begun since then, each with its number of members.
 func (d *drill) expectRuns(t *testing.T, since []sim.Run, want map[string]int) {
 	t.Helper()
 	got := map[string]int{}
@@ -269,7 +271,7 @@ func (d *drill) bind(t *testing.T, name string, clusters *metav1.LabelSelector) 
 		ClusterTarget: v1.ClusterTarget{ClusterSelector: clusters}, RoleTemplateName: "watcher", Subject: v1.Subject{Kind: v1.SubjectUser, Name: "github:" + name}}})
 }
 
-// awaitClusters waits until all Clusters are as wanted.
+// awaitClusters waits until all Clusters meet the given conditions.
 func (d *drill) awaitClusters(t *testing.T, what string, wanted func(i int, c *v1.Cluster) bool) {
 	t.Helper()
 	testkit.Eventually(t, drillPatience, func(ctx context.Context) error {
@@ -289,7 +291,7 @@ func (d *drill) awaitClusters(t *testing.T, what string, wanted func(i int, c *v
 	})
 }
 
-// awaitSets waits until members have exactly these sets of bindings and plans, sorted.
+// awaitSets waits until members have exactly these sets of bindings and plans, sorted by name.
 func (d *drill) awaitSets(t *testing.T, which func(i int) bool, ids ...string) {
 	t.Helper()
 	testkit.Eventually(t, drillPatience, func(context.Context) error {
@@ -305,7 +307,7 @@ func (d *drill) awaitSets(t *testing.T, which func(i int) bool, ids ...string) {
 	})
 }
 
-// awaitPlan waits until a plan of the hub is Complete, or not, for a reason.
+// awaitPlan waits until a plan on the hub is Complete, or is not Complete for the given reason.
 func (d *drill) awaitPlan(t *testing.T, name, reason string) {
 	t.Helper()
 	testkit.Eventually(t, drillPatience, func(ctx context.Context) error {

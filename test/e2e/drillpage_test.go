@@ -13,16 +13,16 @@ import (
 	"time"
 )
 
-// envDrillPage is the file for the page of the drill: make drill.
+// envDrillPage is the environment variable with the file for the page about the drill, set by "make drill".
 const envDrillPage = "DROVER_DRILL_PAGE"
 
-// drillPage is what the drill measured.
+// drillPage contains the measurements of the drill.
 type drillPage struct {
 	listed string // what the command prints of one member
 	rows   strings.Builder
 }
 
-// step adds a step that has ended: how long it took, and what the manager and the hub's API server have done since they
+// step adds a completed step: how long it took, and what the manager and the hub's API server have done since they
 // started.
 func (p *drillPage) step(t *testing.T, d *drill, name string, began time.Time) {
 	t.Helper()

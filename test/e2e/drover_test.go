@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2e runs all of Drover: real API servers, and real processes that are killed.
+// Package e2e tests the whole of Drover with real API servers and real processes that are killed.
 package e2e
 
 import (

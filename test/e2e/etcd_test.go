@@ -42,8 +42,8 @@ spec:
   retries: {limit: 2, backoff: 0s}
 `
 
-// TestLong_AHubsEtcdIsRestored is the drill of docs/operations/backup.md: etcd goes back to a snapshot, in the same
-// cluster, and the hub does not undo what happened since.
+// TestLong_AHubsEtcdIsRestored is the drill of docs/operations/backup.md. The hub's etcd is restored from a snapshot in
+// the same cluster, and the hub does not undo later changes.
 func TestLong_AHubsEtcdIsRestored(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -135,8 +135,9 @@ func TestLong_AHubsEtcdIsRestored(t *testing.T) {
 	})
 }
 
-// bindFirst creates a binding for the first member. An API server that has just started may not know the kinds that its
-// policies read. It refuses writes that they guard until its next look, every half minute.
+// bindFirst creates a binding for the first member. An API server that has just started may not have discovered the
+// kinds that its policies read. Until its next discovery, which runs every half minute, it rejects writes that these
+// policies check.
 func (s *system) bindFirst(t *testing.T, name string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
@@ -150,7 +151,7 @@ func (s *system) bindFirst(t *testing.T, name string) {
 	})
 }
 
-// awaitBindings waits until exactly the bindings of these names, sorted, are in the member, and returns their UIDs.
+// awaitBindings waits until the member has exactly the bindings of these names, sorted, and returns their UIDs.
 func (s *system) awaitBindings(t *testing.T, names ...string) map[string]types.UID {
 	t.Helper()
 	return awaitBindingsIn(t, s.member, names...)
@@ -178,7 +179,7 @@ func awaitBindingsIn(t *testing.T, plane *framework.Plane, names ...string) map[
 	return found
 }
 
-// awaitHeld waits until a binding says why it is not granted.
+// awaitHeld waits until a binding's conditions explain why it is not granted.
 func (s *system) awaitHeld(t *testing.T, name string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
@@ -193,8 +194,8 @@ func (s *system) awaitHeld(t *testing.T, name string) {
 	})
 }
 
-// expectNoNewJob fails if a Job of a plan is in the member that was not there before. The Jobs of a deleted plan may be
-// gone.
+// expectNoNewJob fails if the member has a Job of a plan that it did not have before. The Jobs of a deleted plan may
+// have been removed.
 func (s *system) expectNoNewJob(t *testing.T, before map[types.UID]string) {
 	t.Helper()
 	for uid, name := range s.jobs(t) {
@@ -204,7 +205,7 @@ func (s *system) expectNoNewJob(t *testing.T, before map[types.UID]string) {
 	}
 }
 
-// jobs are the Jobs of plans in the member, by UID.
+// jobs returns the Jobs of plans in the member by UID.
 func (s *system) jobs(t *testing.T) map[types.UID]string {
 	t.Helper()
 	list := &batchv1.JobList{}
@@ -245,7 +246,7 @@ func copyEtcd(t *testing.T, plane *framework.Plane) (dir string) {
 
 func etcdDir(plane *framework.Plane) string { return filepath.Join(plane.Dir(), "etcd") }
 
-// restoreSnapshot stops the manager, brings the data of the snapshot back, and starts the manager again.
+// restoreSnapshot stops the manager, restores the data of the snapshot, and starts the manager again.
 func (s *system) restoreSnapshot(t *testing.T, taken etcdSnapshot) {
 	t.Helper()
 	kill(t, s.hub.Manager)
@@ -255,13 +256,13 @@ func (s *system) restoreSnapshot(t *testing.T, taken etcdSnapshot) {
 	}
 }
 
-// restoreEtcd brings the data of the snapshot back. No manager runs.
+// restoreEtcd restores the data of the snapshot. No manager runs.
 func (s *system) restoreEtcd(t *testing.T, taken etcdSnapshot) {
 	t.Helper()
 	replaceEtcd(t, s.hub.Plane, taken.dir)
 }
 
-// replaceEtcd gives a plane the data of copyEtcd, and restarts it.
+// replaceEtcd replaces a plane's data with that of copyEtcd, and restarts the plane.
 func replaceEtcd(t *testing.T, plane *framework.Plane, dir string) {
 	t.Helper()
 	if err := errors.Join(plane.Process(lab.ControllerManager).Kill(), plane.Process(lab.APIServer).Kill(), plane.Process(lab.Etcd).Kill(),
@@ -288,7 +289,7 @@ func leaseRevision(t *testing.T, plane *framework.Plane, name types.NamespacedNa
 	return lease.ResourceVersion
 }
 
-// awaitLease waits until the leader has renewed its Lease twice: the snapshot may have the first.
+// awaitLease waits until the leader has renewed its Lease twice, because the snapshot may contain the first renewal.
 func awaitLease(t *testing.T, plane *framework.Plane, name types.NamespacedName, before string) {
 	t.Helper()
 	for range 2 {

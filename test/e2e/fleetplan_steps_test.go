@@ -56,7 +56,7 @@ func testWaves(f *fleet, t *testing.T) {
 	f.backup = f.backUp(t, p)
 }
 
-// expectOrder fails unless the nodes of the second wave began when the first had been complete for its soak.
+// expectOrder fails unless the nodes of the second wave began when the first wave had been complete for its soak time.
 func (f *fleet) expectOrder(t *testing.T) {
 	t.Helper()
 	claims := map[string]rollout.ClusterClaim{}
@@ -78,7 +78,7 @@ func (f *fleet) expectOrder(t *testing.T) {
 	}
 }
 
-// expectDone fails unless all members and all their nodes are as a plan leaves them.
+// expectDone fails unless all members and all their nodes are in the state in which a completed plan leaves them.
 func (f *fleet) expectDone(t *testing.T, p *v1.Plan, version string) {
 	t.Helper()
 	for name, plane := range f.members {

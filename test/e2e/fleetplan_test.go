@@ -29,7 +29,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// fleet is a hub with two managers and three members, of which it is one itself. Each has three nodes.
+// fleet is a hub with two managers and three members, one of which is the hub itself. Each member has three nodes.
 type fleet struct {
 	*system
 	members map[string]*framework.Plane
@@ -37,7 +37,7 @@ type fleet struct {
 	monitor *monitor
 	chance  *chance
 	backup  backup // of when the first version was complete
-	// repaired is set when the bad image works after all.
+	// repaired is set when the bad image works again.
 	repaired atomic.Bool
 }
 
@@ -73,8 +73,8 @@ spec:
     - {name: canary, clusterSelector: {matchLabels: {ring: canary}}, soak: 2s}
 `
 
-// TestLong_APlanOfAFleet rolls a plan out to members with their own control planes, lets it fail, mends it, restores an
-// old hub and deletes it; and then has another one run while managers and agents are killed.
+// TestLong_APlanOfAFleet rolls a plan out to members with their own control planes, makes it fail, repairs it, restores
+// an old hub and deletes the plan. Then it runs another plan while managers and agents are killed.
 func TestLong_APlanOfAFleet(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t)
@@ -125,7 +125,7 @@ func startFleet(t *testing.T) *fleet {
 	return f
 }
 
-// addNodes gives a member nodes. One of them may have been cordoned by a user.
+// addNodes adds nodes to a member. One of them may have been cordoned by a user.
 func (f *fleet) addNodes(t *testing.T, name string, plane *framework.Plane) {
 	t.Helper()
 	sim := nodesim.Start(context.WithoutCancel(t.Context()), plane.Client, f.script)
@@ -144,7 +144,8 @@ func (f *fleet) addNodes(t *testing.T, name string, plane *framework.Plane) {
 	}
 }
 
-// script returns how a pod runs: applications until they are evicted; a bad image fails; others need some time.
+// script returns how a pod runs: applications run until they are evicted, a bad image fails, and other pods need some
+// time.
 func (f *fleet) script(p *corev1.Pod) nodesim.Script {
 	switch {
 	case p.Labels["upgrade.cattle.io/plan"] == "":
@@ -155,7 +156,7 @@ func (f *fleet) script(p *corev1.Pod) nodesim.Script {
 	return f.chance.script()
 }
 
-// logState logs what the processes have logged.
+// logState logs the output of the processes.
 func (f *fleet) logState(t *testing.T) {
 	t.Helper()
 	for _, replica := range f.hub.Replicas {
@@ -167,7 +168,7 @@ func (f *fleet) logState(t *testing.T) {
 	}
 }
 
-// expectNoHarm fails if the monitor has seen any.
+// expectNoHarm fails if the monitor has found any harm.
 func (f *fleet) expectNoHarm(t *testing.T) peaks {
 	t.Helper()
 	faults, most := f.monitor.found()
@@ -177,7 +178,7 @@ func (f *fleet) expectNoHarm(t *testing.T) peaks {
 	return most
 }
 
-// plan waits until a Plan of the hub is as wanted.
+// plan waits until a Plan on the hub meets the given conditions.
 func (f *fleet) plan(t *testing.T, name string, limit time.Duration, wanted func(*v1.Plan) bool) *v1.Plan {
 	t.Helper()
 	p := &v1.Plan{}
@@ -194,7 +195,7 @@ func (f *fleet) plan(t *testing.T, name string, limit time.Duration, wanted func
 	return p
 }
 
-// is returns a check, for plan, of the reason of its conditions.
+// is returns a check for the function plan. It compares the reasons of the plan's conditions.
 func is(reason string) func(*v1.Plan) bool {
 	return func(p *v1.Plan) bool {
 		ready := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady)
@@ -220,7 +221,7 @@ func (f *fleet) watch(t *testing.T, name string) *watching {
 	return w
 }
 
-// planCommand returns a command "kubectl drover plan" on the hub.
+// planCommand returns the command "kubectl drover plan" on the hub.
 func (f *fleet) planCommand(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	kubeconfig := filepath.Join(f.dir, "plan.kubeconfig")
@@ -233,7 +234,7 @@ func (f *fleet) planCommand(t *testing.T, args ...string) *exec.Cmd {
 	return command
 }
 
-// expect waits until the command has ended, and checks its code and its last line.
+// expect waits until the command has ended, and checks its exit code and its last line.
 func (w *watching) expect(t *testing.T, code int, last string) {
 	t.Helper()
 	select {
@@ -246,7 +247,7 @@ func (w *watching) expect(t *testing.T, code int, last string) {
 	}
 }
 
-// setVersion has a plan install another version.
+// setVersion makes a plan install another version.
 func (f *fleet) setVersion(t *testing.T, name, version string) {
 	t.Helper()
 	if _, err := f.hub.Kubectl(t.Context(), nil, "patch", "plan.cluster.drover.dev", name, "--type=merge", "-p", `{"spec":{"version":"`+version+`"}}`); err != nil {

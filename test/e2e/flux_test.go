@@ -33,8 +33,8 @@ var (
 // flux is a hub with Flux's source-controller and kustomize-controller.
 type flux struct{ *gitOps }
 
-// TestLong_FluxDeliversFromGitToHubAndMember runs Flux itself: Drover's objects into the hub, and an application
-// through the hub's proxy into a member.
+// TestLong_FluxDeliversFromGitToHubAndMember runs Flux itself. It delivers Drover's objects to the hub, and an
+// application to a member through the hub's proxy.
 func TestLong_FluxDeliversFromGitToHubAndMember(t *testing.T) {
 	t.Parallel()
 	f := &flux{startGitOps(t, "Flux", lab.Flux)}
@@ -51,7 +51,7 @@ func TestLong_FluxDeliversFromGitToHubAndMember(t *testing.T) {
 	f.step(t, "objects may be pruned in any order", f.pruned)
 }
 
-// startControllers starts Flux as its install manifest does, but with leader election off.
+// startControllers starts Flux with the arguments of its install manifest, but without leader election.
 func (f *flux) startControllers(t *testing.T) {
 	t.Helper()
 	const source = "github.com/fluxcd/"
@@ -125,7 +125,7 @@ func (f *flux) succeededAtOnce(t *testing.T, o *unstructured.Unstructured, attem
 	}
 }
 
-// noWarnings checks that Flux has complained of nothing.
+// noWarnings checks that Flux has reported no warnings.
 func (f *flux) noWarnings(t *testing.T) {
 	t.Helper()
 	events := &corev1.EventList{}
@@ -147,7 +147,8 @@ func (f *flux) noWarnings(t *testing.T) {
 	}
 }
 
-// await waits until a Kustomization is Ready, or not, for a reason, about the latest commit, and returns it.
+// await waits until a Kustomization is Ready, or is not Ready for the given reason, for the latest commit. It returns
+// the Kustomization.
 func (f *flux) await(t *testing.T, name, status, reason, text string) *unstructured.Unstructured {
 	t.Helper()
 	var o *unstructured.Unstructured
@@ -159,7 +160,7 @@ func (f *flux) await(t *testing.T, name, status, reason, text string) *unstructu
 		if ready["status"] != status || ready["reason"] != reason || !strings.Contains(fmt.Sprint(ready["message"]), text) {
 			return fmt.Errorf("the Kustomization %s is %v, want %s %s %q", name, ready, status, reason, text)
 		}
-		// While Flux is at work, that is the commit before.
+		// While Flux is working, this is the previous commit.
 		if revision, _, _ := unstructured.NestedString(o.Object, "status", "lastAttemptedRevision"); status != "Unknown" && !strings.HasSuffix(revision, f.git.head(t)) {
 			return fmt.Errorf("the Kustomization %s is about %s", name, revision)
 		}
@@ -179,7 +180,7 @@ func condition(o *unstructured.Unstructured, name string) map[string]any {
 	return nil
 }
 
-// request annotates an object of Flux, so that it is looked at now, and returns the mark.
+// request annotates an object of Flux so that Flux processes it now. It returns the value of the annotation.
 func (f *flux) request(t *testing.T, kind schema.GroupVersionKind, name string) string {
 	t.Helper()
 	mark := time.Now().Format(time.RFC3339Nano)
@@ -189,7 +190,7 @@ func (f *flux) request(t *testing.T, kind schema.GroupVersionKind, name string) 
 	return mark
 }
 
-// reconcile has Flux compare a Kustomization with the hub, and waits until it has.
+// reconcile makes Flux compare a Kustomization with the hub, and waits until this is done.
 func (f *flux) reconcile(t *testing.T, name string) {
 	t.Helper()
 	mark := f.request(t, kustomization, name)
@@ -206,7 +207,7 @@ func (f *flux) reconcile(t *testing.T, name string) {
 	})
 }
 
-// push commits, and has Flux fetch it now.
+// push pushes a commit, and makes Flux fetch it now.
 func (f *flux) push(t *testing.T, message string, files map[string]string) {
 	t.Helper()
 	f.git.commit(t, message, files)
@@ -248,7 +249,7 @@ func (f *flux) application(t *testing.T) {
 	f.idle(t)
 }
 
-// guide returns what docs/guide/gitops.md has for Flux, with the address and the CA of this hub.
+// guide returns the Flux files of docs/guide/gitops.md, with the address and the CA of this hub.
 func (f *flux) guide(t *testing.T) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(f.programs.Root, "docs", "guide", "gitops.md"))
@@ -274,8 +275,8 @@ func (f *flux) guide(t *testing.T) string {
 func (f *flux) pruned(t *testing.T) {
 	f.show(t, f.hub.Plane, "-n", teamSpace, "delete", "kustomization.kustomize.toolkit.fluxcd.io", "web")
 	f.awaitSite(t, 0)
-	// Objects that a binding needs come before the binding, and the Cluster before the objects that are delivered to it.
-	// Flux waits for each object that it prunes.
+	// The objects that a binding needs come before the binding, and the Cluster comes before the objects that are
+	// delivered to it. Flux waits for each object that it prunes.
 	if _, err := f.hub.Kubectl(t.Context(), nil, "-n", teamSpace, "patch", "kustomizations.kustomize.toolkit.fluxcd.io", "fleet", "--type=merge", "-p", `{"spec":{"wait":false}}`); err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// A repository is a Git repository that is served over HTTP on loopback by Git's own program.
+// repository is a Git repository that Git's own program serves over HTTP on the loopback address.
 type repository struct {
 	url      string
 	worktree string
@@ -23,7 +23,7 @@ type repository struct {
 	mu sync.Mutex
 }
 
-// serveGit makes a repository and serves it until the test ends.
+// serveGit creates a repository and serves it until the test ends.
 func serveGit(t *testing.T) *repository {
 	t.Helper()
 	path, err := exec.LookPath("git")
@@ -41,7 +41,7 @@ func serveGit(t *testing.T) *repository {
 	return r
 }
 
-// gitEnv keeps the machine's settings of Git out.
+// gitEnv prevents the machine's Git settings from being used.
 func gitEnv() []string {
 	return []string{
 		"GIT_CONFIG_GLOBAL=" + os.DevNull, "GIT_CONFIG_NOSYSTEM=1",
@@ -60,7 +60,7 @@ func (r *repository) run(t *testing.T, dir string, args ...string) string {
 	return string(bytes.TrimSpace(out))
 }
 
-// commit makes the files the whole content of the repository, pushes it, and returns the commit.
+// commit replaces the content of the repository with the given files, pushes this, and returns the commit.
 func (r *repository) commit(t *testing.T, message string, files map[string]string) string {
 	t.Helper()
 	r.mu.Lock()

@@ -35,13 +35,15 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// envGitOpsTranscripts names a folder for transcripts of the runs with Flux and Argo CD, one Markdown file for each.
+// envGitOpsTranscripts is the environment variable with a folder for transcripts of the runs with Flux and Argo CD.
+// There is one Markdown file for each.
 const envGitOpsTranscripts = "DROVER_GITOPS_TRANSCRIPTS"
 
 // teamSpace is the workspace of the tests of GitOps tools, and web the Cluster in it, as in docs/guide/gitops.md.
 const teamSpace = "team"
 
-// A gitOps is a hub and a member, with a GitOps tool that runs beside the hub and reads a repository on loopback.
+// gitOps is a hub and a member, with a GitOps tool that runs beside the hub and reads a repository on the loopback
+// address.
 type gitOps struct {
 	*system
 	tool       *lab.Tool
@@ -52,7 +54,8 @@ type gitOps struct {
 	joined *framework.Agent
 }
 
-// startGitOps starts all but the tool's processes. It builds the tool before it takes the place of a hub.
+// startGitOps starts everything except the tool's processes. It builds the tool before it takes one of the slots for
+// hubs.
 func startGitOps(t *testing.T, name string, build func(context.Context, io.Writer) (*lab.Tool, error)) *gitOps {
 	t.Helper()
 	g := &gitOps{git: serveGit(t), cluster: types.NamespacedName{Namespace: teamSpace, Name: "web"}, transcript: io.Discard}
@@ -82,7 +85,7 @@ func (g *gitOps) note(format string, args ...any) {
 	fmt.Fprintf(g.transcript, "\n"+format+"\n", args...)
 }
 
-// step runs a subtest, with a section of its name in the transcript.
+// step runs a subtest, and adds a section with its name to the transcript.
 func (g *gitOps) step(t *testing.T, name string, run func(t *testing.T)) {
 	t.Helper()
 	fmt.Fprintf(g.transcript, "\n## %s\n", name)
@@ -91,7 +94,7 @@ func (g *gitOps) step(t *testing.T, name string, run func(t *testing.T)) {
 	}
 }
 
-// show runs kubectl as the hub's administrator, and writes the command with its output into the transcript.
+// show runs kubectl as the hub's administrator, and writes the command and its output into the transcript.
 func (g *gitOps) show(t *testing.T, plane *framework.Plane, args ...string) string {
 	t.Helper()
 	out, err := plane.Kubectl(t.Context(), nil, args...)
@@ -106,7 +109,7 @@ func (g *gitOps) show(t *testing.T, plane *framework.Plane, args ...string) stri
 	return out
 }
 
-// install applies the CRDs of a folder of the tool's sources, and makes a ServiceAccount with the rights of an
+// install applies the CRDs in a folder of the tool's sources, and creates a ServiceAccount with the rights of an
 // administrator. It returns the path of a kubeconfig of the ServiceAccount.
 func (g *gitOps) install(t *testing.T, namespace, account string, crds map[string]string) string {
 	t.Helper()
@@ -135,7 +138,7 @@ func (g *gitOps) install(t *testing.T, namespace, account string, crds map[strin
 	return file
 }
 
-// token returns a token of a ServiceAccount of the hub for some audiences, or for the API server.
+// token returns a token of a ServiceAccount of the hub, for the given audiences or for the API server.
 func (g *gitOps) token(t *testing.T, namespace, account string, audiences ...string) string {
 	t.Helper()
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}
@@ -163,7 +166,7 @@ func (g *gitOps) run(t *testing.T, command lab.Command) *lab.Process {
 	return process
 }
 
-// join starts the agent once the tool has delivered the Cluster.
+// join starts the agent after the tool has delivered the Cluster.
 func (g *gitOps) join(t *testing.T) {
 	t.Helper()
 	cluster := &v1.Cluster{}
@@ -182,7 +185,7 @@ func (g *gitOps) object(ctx context.Context, kind schema.GroupVersionKind, key t
 	return o, g.hub.Client.Get(ctx, key, o)
 }
 
-// versions returns the resourceVersions of all objects of Drover in the hub.
+// versions returns the resourceVersions of all Drover objects on the hub.
 func (g *gitOps) versions(t *testing.T) map[string]string {
 	t.Helper()
 	versions := map[string]string{}
@@ -203,7 +206,7 @@ func (g *gitOps) versions(t *testing.T) map[string]string {
 	return versions
 }
 
-// unchanged calls look, and fails if an object of Drover was written since before, by any component.
+// unchanged calls look, and fails if any component has written a Drover object since before.
 func (g *gitOps) unchanged(t *testing.T, look func()) {
 	t.Helper()
 	before := g.versions(t)
@@ -217,11 +220,12 @@ func (g *gitOps) unchanged(t *testing.T, look func()) {
 	g.note("%d objects of Drover have the resourceVersions that they had.", len(after))
 }
 
-// notCounted are requests that store nothing, and what Argo CD notes in its own object of when it has compared.
+// notCounted are requests that store nothing, and Argo CD's updates of its own object with the time of the last
+// comparison.
 var notCounted = regexp.MustCompile(`reviews/$|^PATCH applications/$`)
 
-// idle fails if hub or member is written to while nothing changes. No node runs the agent's Deployment here, so its
-// deadline passes once, and is reported: then it looks again.
+// idle fails if objects on the hub or in the member are written while nothing changes. No node runs the agent's
+// Deployment here, so its deadline is exceeded once, and this is reported before idle starts to compare.
 func (g *gitOps) idle(t *testing.T) {
 	t.Helper()
 	was := g.deployment(t)
@@ -249,7 +253,7 @@ func (g *gitOps) deployment(t *testing.T) string {
 	return d.ResourceVersion
 }
 
-// written returns the requests that write which hub and member serve in a while.
+// written returns the write requests to the hub and the member within a period.
 func (g *gitOps) written(t *testing.T) (requests []string) {
 	t.Helper()
 	planes := map[string]*framework.Plane{"hub": g.hub.Plane, "member": g.member}
@@ -268,7 +272,7 @@ func (g *gitOps) written(t *testing.T) (requests []string) {
 	return requests
 }
 
-// gone waits until the hub has no object of Drover but the role templates that come with it.
+// gone waits until the hub has no Drover objects except the role templates that are part of the installation.
 func (g *gitOps) gone(t *testing.T) {
 	t.Helper()
 	testkit.Eventually(t, 2*time.Minute, func(context.Context) error {
@@ -282,7 +286,7 @@ func (g *gitOps) gone(t *testing.T) {
 	})
 }
 
-// teamFiles are what a team keeps in Git: a Cluster, and what its members are given.
+// teamFiles are the files that a team stores in Git: a Cluster, and the rights of the team's members.
 func teamFiles() map[string]string {
 	header := func(kind, name string) string {
 		text := "apiVersion: cluster.drover.dev/v1\nkind: " + kind + "\nmetadata:\n  name: " + name + "\n"
@@ -306,7 +310,7 @@ func teamFiles() map[string]string {
 	}
 }
 
-// with returns files with others added, or replaced, or removed where the content is empty.
+// with returns a copy of files in which files are added or replaced, or removed if their content is empty.
 func with(files, others map[string]string) map[string]string {
 	all := maps.Clone(files)
 	maps.Copy(all, others)
@@ -314,13 +318,14 @@ func with(files, others map[string]string) map[string]string {
 	return all
 }
 
-// app is an application for namespace web of the member.
+// app is an application in namespace web of the member.
 func app(version int) map[string]string {
 	return map[string]string{"web/site.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: site, namespace: web}\ndata: {version: \"" + strconv.Itoa(version) + "\"}\n" +
 		"---\napiVersion: v1\nkind: Service\nmetadata: {name: site, namespace: web}\nspec: {selector: {app: site}, ports: [{port: 80}]}\n"}
 }
 
-// awaitSite waits until the application in the member has a version, or is not there: 0.
+// awaitSite waits until the application in the member has the given version. Version 0 means that the application does
+// not exist.
 func (g *gitOps) awaitSite(t *testing.T, version int) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {

@@ -26,7 +26,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// guide follows docs/guide/team.md on a hub and a member as "make demo" leaves them.
+// guide follows docs/guide/team.md on a hub and a member in the state in which "make demo" leaves them.
 type guide struct {
 	*system
 	home    string // the reader's working directory
@@ -35,7 +35,8 @@ type guide struct {
 	failed  error  // how they ended
 }
 
-// TestCommandsOfTheGuidePrintItsOutput follows the guide: it writes its files, runs its commands and compares their output with its text.
+// TestCommandsOfTheGuidePrintItsOutput follows the guide. It writes the guide's files, runs its commands and compares
+// their output with its text.
 func TestCommandsOfTheGuidePrintItsOutput(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -92,8 +93,8 @@ func (g *guide) follow(t *testing.T, kind, block, next string) {
 	}
 }
 
-// write makes a file of a block that begins with the file's name. All must be YAML, including the files that no command
-// here reads.
+// write creates a file from a block that begins with the file's name. All files must be YAML, even files that no
+// command here reads.
 func (g *guide) write(t *testing.T, block string) {
 	t.Helper()
 	name, found := strings.CutPrefix(strings.SplitN(block, "\n", 2)[0], "# ")
@@ -122,8 +123,8 @@ func (g *guide) run(t *testing.T, script string) {
 	g.printed = out.String() + complaints.String()
 }
 
-// prepare makes what the demo makes: programs, kubeconfigs, the manager's process id, and user demo as owner of the
-// member.
+// prepare creates what the demo creates: programs, kubeconfigs, the manager's process ID, and the user demo as owner of
+// the member.
 func (g *guide) prepare(t *testing.T) {
 	t.Helper()
 	demo := filepath.Join(g.home, ".demo")
@@ -149,7 +150,7 @@ func (g *guide) prepare(t *testing.T) {
 	}
 }
 
-// writeProxyKubeconfig names the context as the demo does.
+// writeProxyKubeconfig gives the context the same name as the demo.
 func (g *guide) writeProxyKubeconfig(t *testing.T, path string) error {
 	if _, err := g.hub.ProxyKubeconfig(t.Context(), cluster("member"), demoToken, path); err != nil {
 		return err

@@ -15,7 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// TestLong_ARestoredHubCleansNoHost: the hub's etcd goes back to a snapshot from before a host got its plan.
+// TestLong_ARestoredHubCleansNoHost restores the hub's etcd from a snapshot that was made before a host received its
+// plan.
 func TestLong_ARestoredHubCleansNoHost(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {

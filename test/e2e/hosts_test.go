@@ -30,7 +30,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// hostAgent builds drover-host-agent once, beside the manager, which serves it.
+// hostAgent builds drover-host-agent once, in the folder of the manager, which serves it.
 var hostAgent = sync.OnceValue(func() error {
 	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", filepath.Join(filepath.Dir(programs.Manager), "drover-host-agent"), "./cmd/drover-host-agent")
 	build.Dir = programs.Root
@@ -40,7 +40,7 @@ var hostAgent = sync.OnceValue(func() error {
 	return nil
 })
 
-// machine is what a host's agent takes for a machine: folders of a test.
+// machine is a set of test folders that a host's agent uses as its machine.
 type machine struct {
 	t       *testing.T
 	s       *system
@@ -67,7 +67,7 @@ func (m *machine) env() []string {
 	return append(os.Environ(), "DROVER_HOST_BIN_DIR="+m.path("bin"), "RANCHER_SYSTEM_AGENT_CONFIG_DIR="+m.path("agent", "etc"))
 }
 
-// join runs the join command as a person does, but without systemd.
+// join runs the join command as a user does, but without systemd.
 func (m *machine) join(command string) {
 	m.t.Helper()
 	join := exec.CommandContext(within(m.t, time.Minute), "sh", "-c", command+" --role worker --label zone=a --taint dedicated=x:NoSchedule --start=false")
@@ -92,7 +92,7 @@ func (m *machine) start() {
 	m.t.Cleanup(func() { _ = process.Kill() })
 }
 
-// await returns a Host once it is as wanted.
+// await waits until a Host meets the given conditions, and returns it.
 func (m *machine) await(name types.NamespacedName, what string, wanted func(*v1.Host) bool) *v1.Host {
 	m.t.Helper()
 	host := &v1.Host{}
@@ -169,7 +169,8 @@ func ran(t *testing.T, file string) string {
 	return strings.Join(strings.Fields(string(raw)), " ")
 }
 
-// TestPlansReachHostsAtAllReplicas: of two replicas of the hub, one leads, and the tunnels of hosts end at both.
+// TestPlansReachHostsAtAllReplicas runs two replicas of the hub, one of which leads. Tunnels of hosts end at both
+// replicas.
 func TestPlansReachHostsAtAllReplicas(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -213,8 +214,8 @@ func TestPlansReachHostsAtAllReplicas(t *testing.T) {
 	}
 }
 
-// TestAMachineJoinsCarriesOutItsPlanAndIsGivenBack is the life of a Host, with the hub's manager and the host's agent
-// killed in its middle.
+// TestAMachineJoinsCarriesOutItsPlanAndIsGivenBack follows a Host from joining to release. In between, the hub's
+// manager and the host's agent are killed.
 func TestAMachineJoinsCarriesOutItsPlanAndIsGivenBack(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {

@@ -42,15 +42,15 @@ type trustingHub struct {
 	file string
 }
 
-// TestTheHubsAPIServerTrustsTheIssuer: with docs/operations/hub-authentication.yaml one token makes the same user at
-// the hub's API server, at the proxy and in a member.
+// TestTheHubsAPIServerTrustsTheIssuer uses docs/operations/hub-authentication.yaml, and checks that a token
+// authenticates the same user at the hub's API server, at the proxy and in a member.
 func TestTheHubsAPIServerTrustsTheIssuer(t *testing.T) {
 	t.Parallel()
 	h := &trustingHub{file: filepath.Join(t.TempDir(), "authentication.yaml")}
 	h.system = startWith(t, func(s *system, t *testing.T) { h.install(t, s) })
 	cluster, _ := h.imported(t, "member", h.member, protocol.AgentNamespace)
 	h.await(t, cluster, time.Minute, framework.Ready)
-	// Rights of the hub by the hub's own RBAC, as any of its users has them.
+	// Rights on the hub come from the hub's own RBAC, as for any other user of the hub.
 	h.allow(t, "local:alice", rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters", "clusters/proxy"}, Verbs: []string{"get"}})
 	secret := makeUser(t, h.system, "alice")
 	token := signIn(t, h.system, "alice", secret)
@@ -94,8 +94,8 @@ func TestTheHubsAPIServerTrustsTheIssuer(t *testing.T) {
 	})
 }
 
-// install starts the hub. Its API server is started before there is an issuer, as at a first installation, with a file
-// that names none.
+// install starts the hub. Its API server starts before there is an issuer, as in a first installation, with a file that
+// names no issuer.
 func (h *trustingHub) install(t *testing.T, s *system) {
 	t.Helper()
 	if err := os.WriteFile(h.file, []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"), 0o600); err != nil {
@@ -115,7 +115,7 @@ func (h *trustingHub) install(t *testing.T, s *system) {
 	t.Cleanup(func() { _ = s.hub.Manager.Kill() })
 }
 
-// trust writes the file of the documentation, with this hub's URL and CA.
+// trust writes the file from the documentation, with this hub's URL and CA.
 func (h *trustingHub) trust(t *testing.T) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(h.programs.Root, "docs", "operations", "hub-authentication.yaml"))
@@ -148,7 +148,7 @@ func (h *trustingHub) trust(t *testing.T) {
 	}
 }
 
-// asUser runs kubectl at the hub's API server with a token.
+// asUser runs kubectl on the hub's API server with a token.
 func (h *trustingHub) asUser(t *testing.T, token string, args ...string) (string, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -173,8 +173,8 @@ func reviewed(t *testing.T, out string, err error) (authenticationv1.UserInfo, e
 	return review.Status.UserInfo, err
 }
 
-// awaitAlice waits until the API server knows a token's user: it reads a changed file within a minute, and asks an
-// issuer that was away every 10 s.
+// awaitAlice waits until the API server accepts a token and identifies its user. The API server reads a changed file
+// within a minute, and retries an unavailable issuer every 10 s.
 func (h *trustingHub) awaitAlice(t *testing.T, token string) {
 	t.Helper()
 	testkit.Eventually(t, 2*time.Minute, func(context.Context) error {
@@ -210,7 +210,8 @@ func (h *trustingHub) sameUser(t *testing.T, cluster types.NamespacedName, token
 	}
 }
 
-// tokens tries tokens that the issuer's own key signed, so that each refusal comes from one rule of the file alone.
+// tokens tries tokens that are signed with the issuer's own key, so that each token is rejected because of one rule of
+// the file only.
 func (h *trustingHub) tokens(t *testing.T) {
 	set := h.keys(t)
 	now := time.Now()
@@ -264,8 +265,8 @@ func (h *trustingHub) tokens(t *testing.T) {
 	}
 }
 
-// rotate lets an hour pass in the Secret of the keys. The API server is restarted in between, since it keeps the keys
-// for 10 minutes.
+// rotate changes the Secret of the keys as if an hour had passed. The API server is restarted in between, because it
+// caches the keys for 10 minutes.
 func (h *trustingHub) rotate(t *testing.T, secret, former string) {
 	next, err := keys.New(time.Now())
 	if err != nil {
@@ -341,7 +342,7 @@ func (h *trustingHub) publish(t *testing.T, set keys.Set) {
 	})
 }
 
-// signed signs claims as they are.
+// signed signs claims without changing them.
 func signed(t *testing.T, key keys.Key, claims map[string]any) string {
 	t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key.Private}, (&jose.SignerOptions{}).WithType("JWT").WithHeader("kid", key.ID))

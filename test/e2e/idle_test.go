@@ -20,10 +20,12 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// idleFor is how long nothing changes: longer than the intervals at which agent and manager look by themselves.
+// idleFor is the time during which nothing changes. It is longer than the intervals of the periodic checks of agent and
+// manager.
 const idleFor = 30 * time.Second
 
-// testIdle counts on the hub's API server, which here is the member's too: neither manager nor agent may write.
+// testIdle counts requests to the hub's API server, which here is also the member's. Neither manager nor agent may
+// write.
 func testIdle(t *testing.T, s *system, cluster types.NamespacedName) {
 	s.await(t, cluster, time.Minute, func(c *v1.Cluster) bool { // the last that a Cluster's status tells of a member that has joined
 		return meta.IsStatusConditionTrue(c.Status.Conditions, v1.ConditionGuardsApplied)
@@ -41,7 +43,7 @@ func testIdle(t *testing.T, s *system, cluster types.NamespacedName) {
 	}
 }
 
-// statuses prints what the hub says of all Clusters, and who wrote it.
+// statuses prints the status of all Clusters on the hub, and which component wrote it.
 func (s *system) statuses(t *testing.T) string {
 	t.Helper()
 	out, err := s.hub.Kubectl(t.Context(), nil, "get", "clusters.cluster.drover.dev", "--all-namespaces", "--show-managed-fields", "--output", "yaml")
@@ -51,7 +53,7 @@ func (s *system) statuses(t *testing.T) string {
 	return out
 }
 
-// writesOfStart waits until all writes of the start have been made, and counts them. The manager installs its role
+// writesOfStart waits until all writes of the start are complete, and counts them. The manager installs its role
 // templates when it starts, and sends events later. The wait ends when nothing has been written for some seconds.
 func writesOfStart(t *testing.T, plane *framework.Plane) map[string]int {
 	t.Helper()
@@ -69,7 +71,7 @@ func writesOfStart(t *testing.T, plane *framework.Plane) map[string]int {
 	return counts
 }
 
-// writes counts the writing requests that an API server has served by verb and resource. Leases do not count: the
+// writes counts the write requests that an API server has served, by verb and resource. It ignores Leases, because the
 // control plane's Leases and the Leases of leader election are renewed all the time.
 func writes(t *testing.T, plane *framework.Plane) map[string]int {
 	t.Helper()

@@ -27,8 +27,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// operator is a person with a kubeconfig that has the contexts hub, member and through, which leads to the member by
-// the hub.
+// operator is a user with a kubeconfig that has the contexts hub, member and through. The context through leads to the
+// member through the hub.
 type operator struct{ home, kubeconfig string }
 
 func newOperator(t *testing.T, s *system) operator {
@@ -58,7 +58,7 @@ func newOperator(t *testing.T, s *system) operator {
 	return o
 }
 
-// command is "kubectl drover" with arguments.
+// command returns the command "kubectl drover" with arguments.
 func (o operator) command(t *testing.T, args ...string) (command *exec.Cmd, out, says *bytes.Buffer) {
 	t.Helper()
 	out, says = &bytes.Buffer{}, &bytes.Buffer{}
@@ -68,8 +68,8 @@ func (o operator) command(t *testing.T, args ...string) (command *exec.Cmd, out,
 	return command, out, says
 }
 
-// TestAClusterIsImportedByThePlugin makes a Cluster and applies its agent by one command, which waits while the agent
-// starts.
+// TestAClusterIsImportedByThePlugin creates a Cluster and applies its agent with a single command, which waits while
+// the agent starts.
 func TestAClusterIsImportedByThePlugin(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -242,7 +242,7 @@ func (s *system) appliedManifest(t *testing.T, name types.NamespacedName) []byte
 	return manifest
 }
 
-// sayingTo makes a command write its standard error to a file, and returns a function that reads the file.
+// sayingTo redirects the standard error of a command to a file, and returns a function that reads the file.
 func sayingTo(t *testing.T, command *exec.Cmd) func() string {
 	t.Helper()
 	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
@@ -260,8 +260,8 @@ func sayingTo(t *testing.T, command *exec.Cmd) func() string {
 	}
 }
 
-// describesError waits until the description of the agent's Deployment has a last error with a text, or none if the text
-// is empty.
+// describesError waits until the description of the agent's Deployment contains a last error with the given text, or no
+// error if the text is empty.
 func (s *system) describesError(t *testing.T, text string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
@@ -274,7 +274,7 @@ func (s *system) describesError(t *testing.T, text string) {
 	})
 }
 
-// preparedAgent is the agent that the kubelet of the member would start.
+// preparedAgent is the agent that the member's kubelet would start.
 func (s *system) preparedAgent(t *testing.T, manifest []byte, name string) *framework.Agent {
 	t.Helper()
 	agent, err := framework.InstallAgent(within(t, time.Minute), s.member, manifest, name, protocol.AgentNamespace)

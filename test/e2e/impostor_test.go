@@ -24,10 +24,10 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// impostor is a server at the hub's address, with a certificate for it from another CA.
+// impostor is a server at the hub's address, with a certificate for this address from another CA.
 type impostor struct {
 	server *httptest.Server
-	// ca is the file of its CA.
+	// ca is the file with its CA.
 	ca string
 
 	mu   sync.Mutex // guards seen
@@ -63,14 +63,15 @@ func startImpostor(t *testing.T) *impostor {
 	return i
 }
 
-// requests returns the requests that came after a complete handshake.
+// requests returns the requests that arrived after a complete handshake.
 func (i *impostor) requests() []*http.Request {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return append([]*http.Request(nil), i.seen...)
 }
 
-// testImpostor: CVE-2024-22030. A certificate that the system trusts is no better than any other.
+// testImpostor tests for CVE-2024-22030. The agent must reject a certificate that is not from the hub's CA, even if the
+// system trusts it.
 func testImpostor(t *testing.T, s *system) {
 	i := startImpostor(t)
 	env := []string{protocol.EnvServer + "=" + i.server.URL, "SSL_CERT_FILE=" + i.ca}

@@ -46,13 +46,14 @@ type k3s struct {
 	made     int
 }
 
-// addressOf is a machine's, by its number.
+// addressOf returns the address of a machine by its number.
 func addressOf(n int) string { return fmt.Sprintf("10.77.0.%d", n) }
 
-// switchOf is a network of its own with a bridge, to which machines are connected.
+// switchOf is a separate network with a bridge, to which machines are connected.
 const switchOf = `ip link add br0 type bridge && ip link set br0 up && echo ready && exec sleep infinity`
 
-// connected waits for the machine's end of its cable, and has nothing but it and the way to the hub.
+// connected waits for the machine's end of its cable. The machine has no other network interface, except for the
+// connection to the hub.
 const connected = `set -e
 address=$1 hub=$2 socket=$3 k3s=$4
 shift 4
@@ -65,7 +66,7 @@ ln -s "$0/tools/install.sh" /usr/local/install.sh
 ln -sf "$0/tools/systemctl" /usr/local/sbin/systemctl
 exec "$@"`
 
-// installScript plays the install script of k3s.
+// installScript stands in for the install script of k3s.
 const installScript = `#!/bin/sh
 set -eu
 echo "install $INSTALL_K3S_EXEC $INSTALL_K3S_VERSION" >>@OUT@/ran
@@ -86,8 +87,8 @@ func startK3s(t *testing.T) *k3s {
 	return startWithMachines(t, nil, framework.Provisioner{Folders: []string{"config/provision"}})
 }
 
-// startWithMachines starts a hub with a provisioner, to which some objects were applied before, and a network for
-// machines.
+// startWithMachines starts a hub with a provisioner, and a network for machines. Some objects are applied before the
+// provisioner starts.
 func startWithMachines(t *testing.T, objects []byte, provisioner framework.Provisioner) *k3s {
 	t.Helper()
 	prerequisites(t)
@@ -155,7 +156,7 @@ func (k *k3s) startNetwork(t *testing.T) {
 	})
 }
 
-// lead listens at the socket, which is what machines see of the hub.
+// lead listens on the socket, which is the machines' only access to the hub.
 func (k *k3s) lead(t *testing.T) {
 	t.Helper()
 	listener, err := net.Listen("unix", k.socket)
@@ -183,7 +184,7 @@ func (k *k3s) lead(t *testing.T) {
 	}()
 }
 
-// start starts a machine that has joined by a command. Its agent has some variables more.
+// start starts a machine that has joined with a command. Its agent has some additional variables.
 func (k *k3s) start(t *testing.T, name, command string, variables ...string) {
 	t.Helper()
 	m := k.machine(k.t) // its folders outlive the subtest
@@ -228,7 +229,7 @@ func (k *k3s) start(t *testing.T, name, command string, variables ...string) {
 	})
 }
 
-// certificates makes the certificates that k3s makes for itself: of a CA, of API servers and of one user.
+// certificates creates the certificates that k3s creates for itself: for a CA, for API servers and for one user.
 func certificates(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
@@ -257,7 +258,7 @@ func certificates(dir string) error {
 	return errors.Join(errServer, errAdmin)
 }
 
-// writeCertificate writes a certificate and its key. Without a key of its issuer it is its own.
+// writeCertificate writes a certificate and its key. Without a key of an issuer, the certificate is self-signed.
 func writeCertificate(dir, name string, template, issuer *x509.Certificate, by *ecdsa.PrivateKey) (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -43,7 +43,7 @@ func (k *k3s) try(ctx context.Context, name string, command ...string) error {
 	return nil
 }
 
-// cluster runs kubectl for the cluster, by the hub.
+// cluster runs kubectl for the cluster through the hub.
 func (k *k3s) cluster(t *testing.T, args ...string) string {
 	t.Helper()
 	var out string
@@ -54,7 +54,7 @@ func (k *k3s) cluster(t *testing.T, args ...string) string {
 	return out
 }
 
-// settings returns the names of the ConfigMaps that the test has made.
+// settings returns the names of the ConfigMaps that the test has created.
 func (k *k3s) settings(t *testing.T) string {
 	t.Helper()
 	return k.cluster(t, "get", "configmaps", "-n", "default", "-l", "of=test", "-o", "jsonpath={.items[*].metadata.name}")
@@ -66,10 +66,10 @@ func (k *k3s) set(t *testing.T, name string) {
 	k.cluster(t, "label", "configmap", "-n", "default", name, "of=test")
 }
 
-// crash kills k3s with all that it runs, as a machine that loses its power does.
+// crash kills k3s and everything that it runs, as if the machine had lost power.
 const crash = `kill -9 -"$(cat /run/k3s.pid)"; rm -f /run/k3s.pid /run/k3s.up`
 
-// corrupt overwrites the database of etcd.
+// corrupt overwrites the etcd database.
 const corrupt = crash + `; head -c 65536 /dev/urandom | dd of=/var/lib/rancher/k3s/server/db/etcd/member/snap/db conv=notrunc 2>/dev/null`
 
 func (k *k3s) destroy(t *testing.T) {
@@ -94,7 +94,7 @@ func (k *k3s) destroy(t *testing.T) {
 	})
 }
 
-// wanted makes an EtcdRestore of the snapshot.
+// wanted creates an EtcdRestore of the snapshot.
 func (k *k3s) wanted(t *testing.T, name string, configuration provisionv1.RestoredConfiguration) *provisionv1.EtcdRestore {
 	t.Helper()
 	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: name}, Spec: provisionv1.EtcdRestoreSpec{ClusterRef: ofProd, SnapshotName: "before", Configuration: configuration}}
@@ -157,7 +157,7 @@ func (k *k3s) restore(t *testing.T) {
 	k.members(t)
 }
 
-// members waits until etcd has the three servers as its members, and each of them answers.
+// members waits until etcd has the three servers as its members, and each of them responds.
 func (k *k3s) members(t *testing.T) {
 	t.Helper()
 	const listed = `curl -fsS -d '{}' http://127.0.0.1:2379/v3/cluster/member/list | grep -o '"name":"s[123]"' | ` +
@@ -185,7 +185,7 @@ func (k *k3s) restoreVersion(t *testing.T) {
 	k.versions(t, k3sVersions[0])
 }
 
-// restoreNothing restores a file that is no snapshot.
+// restoreNothing restores a file that is not a snapshot.
 func (k *k3s) restoreNothing(t *testing.T) {
 	k.set(t, "kept")
 	k.in(t, "s2", "sh", "-c", `head -c 65536 /dev/urandom >/var/lib/rancher/k3s/server/db/snapshots/broken`)
@@ -207,7 +207,7 @@ func (k *k3s) restoreNothing(t *testing.T) {
 	k.members(t)
 }
 
-// comeBack has a server go on that was let go while its agent was away.
+// comeBack starts a server again that was released while its agent was paused.
 func (k *k3s) comeBack(t *testing.T) {
 	const name = "s4"
 	k.join(t, name)
@@ -246,7 +246,7 @@ func (k *k3s) comeBack(t *testing.T) {
 	k.await(t, "5/5")
 }
 
-// pauseAgent stops the agent of a machine, which is the only child of its process, and nothing else there.
+// pauseAgent pauses the agent of a machine, which is the only child of its process, and no other processes.
 func pauseAgent(t *testing.T, pid int) {
 	t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))

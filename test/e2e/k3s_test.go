@@ -29,21 +29,21 @@ import (
 )
 
 // k3sPatience bounds each wait for a condition. Up to five API servers and other tests share the processors, so a step
-// that takes a minute alone takes five beside them. No step claims a time.
+// that takes a minute alone takes five minutes beside them. No step checks a duration.
 const k3sPatience = 10 * time.Minute
 
-// ofProd and ofWeb refer to the installation by k3s, and to the cluster by kubeadm.
+// ofProd and ofWeb refer to the installation with k3s, and to the cluster with kubeadm.
 var (
 	ofProd = provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfInstallation, Name: "prod"}
 	ofWeb  = provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfDroverCluster, Name: "web"}
 )
 
-// k3sVersions are the versions that the cluster has, one after another.
+// k3sVersions are the versions of the cluster, in order.
 var k3sVersions = []string{"v1.35.1+k3s1", "v1.36.0+k3s1"}
 
-// TestLong_AClusterOfHostsIsInstalledByK3s makes a cluster of five machines, each in a network of its own which nothing
-// leads into. What plays k3s (test/k3s) has a real etcd and kube-apiserver on each server; the hub, the host agents,
-// the cluster's agent and the way through the hub are real.
+// TestLong_AClusterOfHostsIsInstalledByK3s creates a cluster of five machines, each in a separate network that cannot
+// be reached from outside. The stand-in for k3s (test/k3s) has a real etcd and kube-apiserver on each server. The hub,
+// the host agents, the cluster's agent and the connections through the hub are real.
 func TestLong_AClusterOfHostsIsInstalledByK3s(t *testing.T) {
 	t.Parallel()
 	k := startK3s(t)
@@ -119,7 +119,7 @@ func (k *k3s) awaitCluster(t *testing.T) {
 	k.system.await(t, types.NamespacedName{Namespace: teamSpace, Name: "prod"}, 2*time.Minute, framework.Ready)
 }
 
-// nodes waits until the cluster has such nodes, as users see them.
+// nodes waits until the cluster has the given nodes, as users see them.
 func (k *k3s) nodes(t *testing.T, want string) {
 	t.Helper()
 	testkit.Eventually(t, k3sPatience, func(context.Context) error {
@@ -166,7 +166,7 @@ func (k *k3s) snapshot(t *testing.T) {
 	k.await(t, "5/5")
 }
 
-// makeSnapshot makes an EtcdSnapshot, and waits until it has ended.
+// makeSnapshot creates an EtcdSnapshot, and waits until it has ended.
 func (k *k3s) makeSnapshot(t *testing.T, name string, want provisionv1.EtcdSnapshotPhase) *provisionv1.EtcdSnapshot {
 	t.Helper()
 	snap := &provisionv1.EtcdSnapshot{
@@ -181,8 +181,8 @@ func (k *k3s) makeSnapshot(t *testing.T, name string, want provisionv1.EtcdSnaps
 	return snap
 }
 
-// rotateKeys rotates the keys that encrypt Secrets. No server starts with newer ones than etcd has, so a restore of a
-// snapshot from before must mind them.
+// rotateKeys rotates the keys that encrypt Secrets. No server starts with keys that are newer than those in etcd, so a
+// restore of an earlier snapshot must also restore the keys.
 func (k *k3s) rotateKeys(t *testing.T) {
 	k.change(t, func(s *provisionv1.ClusterInstallationSpec) { s.EncryptionKeyRotation = 1 })
 	k.await(t, "5/5")
@@ -238,7 +238,7 @@ func (k *k3s) update(t *testing.T) {
 // airGapped is a machine whose installer downloads nothing.
 const airGapped = "w2"
 
-// putProgram puts the program of a version on the machine whose installer downloads nothing.
+// putProgram copies the program of a version to the machine whose installer downloads nothing.
 func (k *k3s) putProgram(t *testing.T, version string) {
 	t.Helper()
 	k.in(t, airGapped, "sh", "-c", "echo "+version+" >/usr/local/k3s-version")
@@ -343,7 +343,7 @@ func (k *k3s) installation(t *testing.T) *provisionv1.ClusterInstallation {
 	return i
 }
 
-// await waits until the installation is Ready with such a summary.
+// await waits until the installation is Ready with the given summary.
 func (k *k3s) await(t *testing.T, summary string) {
 	t.Helper()
 	testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
@@ -367,19 +367,19 @@ func (k *k3s) awaitReason(t *testing.T, reason string) {
 	})
 }
 
-// overview is what a person would look at.
+// overview prints what a user would look at.
 func (k *k3s) overview(ctx context.Context) string {
 	out, err := k.hub.Kubectl(ctx, nil, "-n", teamSpace, "get", "clusterinstallations,etcdrestores,hosts,clusters", "-o", "wide")
 	return fmt.Sprint(out, err)
 }
 
-// ran is what a machine has run.
+// ran returns what a machine has run.
 func (k *k3s) ran(t *testing.T, name string) string {
 	t.Helper()
 	return ran(t, k.machines[name].path("ran"))
 }
 
-// join makes a Host of a machine, and lets it join.
+// join creates a Host for a machine, and makes the machine join.
 func (k *k3s) join(t *testing.T, name string) {
 	t.Helper()
 	use := map[bool]string{true: "server", false: "worker"}[strings.HasPrefix(name, "s")]
@@ -399,7 +399,7 @@ func (k *k3s) join(t *testing.T, name string) {
 	}
 }
 
-// prerequisites skips where no machines can be made.
+// prerequisites skips the test if machines cannot be created.
 func prerequisites(t *testing.T) {
 	t.Helper()
 	for _, program := range []string{"curl", "ip", "nsenter"} {

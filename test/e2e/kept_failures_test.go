@@ -31,7 +31,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// agentPatience is how long an agent that starts again may take until it leads and has looked at everything.
+// agentPatience is the maximum time until an agent that is restarted leads and has checked everything.
 const agentPatience = time.Minute
 
 func namespaceIn(project, name string) *corev1.Namespace {
@@ -78,7 +78,7 @@ func testAlone(k *kept, t *testing.T) {
 	}
 }
 
-// ends waits until a binding's time is over: until then its subject has the right, and soon after not.
+// ends waits until a binding expires. Before this its subject must have the right, and soon after it must not.
 func ends(t *testing.T, k *kept, b *v1.ClusterRoleTemplateBinding) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
@@ -90,7 +90,7 @@ func ends(t *testing.T, k *kept, b *v1.ClusterRoleTemplateBinding) {
 	may(t, k.prod, false, b.Spec.Subject.Name, getNodes())
 }
 
-// harm deletes or empties what a namespace got.
+// harm deletes or empties the objects that were delivered to a namespace.
 func (k *kept) harm(t *testing.T, namespace string) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "drover-project"}
@@ -144,7 +144,7 @@ func testManagersReturn(k *kept, t *testing.T) {
 	}
 }
 
-// statuses are the versions of all bindings and projects in both workspaces, and what their statuses say.
+// statuses are the versions of all bindings and projects in both workspaces, and the contents of their statuses.
 type statuses struct{ versions, contents map[string]string }
 
 func (k *kept) statuses(t *testing.T) statuses {
@@ -181,8 +181,8 @@ func (k *kept) statuses(t *testing.T) statuses {
 	return all
 }
 
-// sameStatuses fails the test if any status was written except the removed binding's. Where the machine kept agents
-// waiting, a status may have said so meanwhile: it has to return to its former state.
+// sameStatuses fails the test if any status was written except that of the removed binding. If agents had to wait
+// because the machine is busy, a status may have reported this, but it must then return to its previous state.
 func (k *kept) sameStatuses(t *testing.T, before statuses, watch testkit.Stopwatch) {
 	t.Helper()
 	const removed = "crtb default removed"
@@ -277,7 +277,8 @@ func testLeaderDies(k *kept, t *testing.T) {
 	}
 }
 
-// testQuotaChurn watches all quotas of a project while namespaces come and leave and the share of each changes.
+// testQuotaChurn watches all quotas of a project while namespaces join and leave the project and the share of each
+// changes.
 func testQuotaChurn(k *kept, t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -329,7 +330,8 @@ func testQuotaChurn(k *kept, t *testing.T) {
 	}
 }
 
-// departed are namespaces that have left the project: their quotas are removed after the others have theirs.
+// departed are namespaces that have left the project. Their quotas are removed after the quotas of the other namespaces
+// are applied.
 type departed struct {
 	mu    sync.Mutex // guards names
 	names map[string]bool
@@ -366,7 +368,7 @@ func (k *kept) churnQuota(t *testing.T, gone *departed) {
 	k.reason(t, 30*time.Second, project, v1.ReasonApplied)
 }
 
-// testFight has another field manager change a role of the member back until the status names it.
+// testFight makes another field manager revert a role in the member until the status names this manager.
 func testFight(k *kept, t *testing.T) {
 	b := k.bind(t, farWorkspace, "contested", edgeCluster.Name, "github:contested", nil)
 	k.reason(t, 30*time.Second, b, v1.ReasonApplied)
@@ -412,7 +414,7 @@ func testFight(k *kept, t *testing.T) {
 	may(t, k.edge, false, "rival", getNodes())
 }
 
-// lastChange returns when an object was last changed.
+// lastChange returns the time of an object's last change.
 func lastChange(o client.Object) time.Time {
 	var last time.Time
 	for _, f := range o.GetManagedFields() {
@@ -483,7 +485,7 @@ func testNothingLeft(k *kept, t *testing.T) {
 	}
 }
 
-// onlyGuards returns an error for what a member has beside the guards, and for stored sets.
+// onlyGuards returns an error if a member has other objects than the guards, or stored sets.
 func onlyGuards(ctx context.Context, plane *framework.Plane) error {
 	for _, o := range owned(ctx, plane) {
 		if o.GetLabels()[v1.LabelSet] != "guards" {
@@ -506,7 +508,7 @@ func onlyGuards(ctx context.Context, plane *framework.Plane) error {
 	return nil
 }
 
-// leftOnHub returns an error for objects of Drover that are left in the workspaces.
+// leftOnHub returns an error if the workspaces still have Drover objects.
 func (k *kept) leftOnHub(ctx context.Context, lists ...client.ObjectList) error {
 	for _, workspace := range []string{metav1.NamespaceDefault, farWorkspace} {
 		for _, list := range lists {

@@ -32,7 +32,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// kept is a hub with two managers, and two members in two workspaces with a project of the same name in each.
+// kept is a hub with two managers, and two members in two workspaces, each with a project of the same name.
 type kept struct {
 	*system
 	prod, edge           *framework.Plane
@@ -44,7 +44,7 @@ const farWorkspace = "far"
 
 var edgeCluster = types.NamespacedName{Namespace: farWorkspace, Name: "edge"}
 
-// TestLong_DeliveredObjectsAreKept kills, stops and changes managers and agents, and checks what the members have.
+// TestLong_DeliveredObjectsAreKept kills, stops and changes managers and agents, and checks the objects in the members.
 func TestLong_DeliveredObjectsAreKept(t *testing.T) {
 	t.Parallel()
 	s := startWith(t, (*system).startPair)
@@ -68,8 +68,8 @@ func TestLong_DeliveredObjectsAreKept(t *testing.T) {
 	})
 }
 
-// TestRulesOfTheMemberBoundDeliveries takes the agent's rights away and gives them back, and undoes deliveries in
-// the member.
+// TestRulesOfTheMemberBoundDeliveries removes the agent's rights and restores them, and undoes deliveries in the
+// member.
 func TestRulesOfTheMemberBoundDeliveries(t *testing.T) {
 	t.Parallel()
 	s := startAlone(t)
@@ -88,7 +88,7 @@ type step struct {
 	test func(*kept, *testing.T)
 }
 
-// Each step goes on from the one before: the first that fails is the last.
+// Each step continues from the previous one, so the test stops at the first step that fails.
 func (k *kept) steps(t *testing.T, all []step) {
 	for _, step := range all {
 		if t.Run(step.name, func(t *testing.T) { step.test(k, t) }) {
@@ -116,7 +116,7 @@ func (k *kept) importEdge(t *testing.T, profile v1.AgentProfile) {
 	k.await(t, edgeCluster, 30*time.Second, framework.Ready)
 }
 
-// startPair starts a hub with two managers that take over from each other sooner than usual.
+// startPair starts a hub with two managers that take over leadership from each other sooner than usual.
 func (s *system) startPair(t *testing.T) {
 	t.Helper()
 	plane, err := s.plane("hub", lab.User{Name: "demo", Token: demoToken}, lab.User{Name: "stranger", Token: strangerToken})
@@ -137,7 +137,7 @@ func (s *system) startPair(t *testing.T) {
 
 func seconds(n int) metav1.Duration { return metav1.Duration{Duration: time.Duration(n) * time.Second} }
 
-// killManagers ends both as a power cut does, and startManagers starts them.
+// killManagers ends both managers as a power failure does. startManagers starts them again.
 func (s *system) killManagers(t *testing.T) {
 	t.Helper()
 	for _, replica := range s.hub.Replicas {
@@ -161,7 +161,8 @@ func (s *system) startManagers(t *testing.T) {
 	}
 }
 
-// restartAgent kills an agent and starts it; the Lease of the killed agent has to expire before it leads.
+// restartAgent kills an agent and starts it again. The Lease of the killed agent has to expire before the new one
+// leads.
 func (k *kept) restartAgent(t *testing.T, agent *framework.Agent) {
 	t.Helper()
 	kill(t, agent.Process)
@@ -177,7 +178,7 @@ func (k *kept) bind(t *testing.T, workspace, name, cluster, user string, end *me
 	return b
 }
 
-// reason waits until an object's Ready condition has a reason, and returns the condition's message.
+// reason waits until an object's Ready condition has the given reason, and returns the condition's message.
 func (k *kept) reason(t *testing.T, limit time.Duration, object client.Object, reason string) (message string) {
 	t.Helper()
 	testkit.Eventually(t, limit, func(context.Context) error {
@@ -203,8 +204,8 @@ func (k *kept) reason(t *testing.T, limit time.Duration, object client.Object, r
 	return message
 }
 
-// setProfile changes the profile of the second member's agent, applies the new manifest and starts the agent as that
-// says.
+// setProfile changes the profile of the second member's agent, applies the new manifest and starts the agent with the
+// new settings.
 func (k *kept) setProfile(t *testing.T, profile v1.AgentProfile) {
 	t.Helper()
 	c := k.cluster(t, edgeCluster)
@@ -264,8 +265,8 @@ func testProfile(k *kept, t *testing.T) {
 	}
 }
 
-// testProfilePatched patches the profile of a live Full agent, as an attack did, and does not apply the manifest; later
-// it does. strangers may reach the member and have no right in it.
+// testProfilePatched patches the profile of a running Full agent, as an attacker did, at first without applying the
+// manifest, and later with it. The users called strangers may reach the member but have no rights in it.
 func testProfilePatched(k *kept, t *testing.T) {
 	rules := []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}}}
 	create(t, k.hub.Plane, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: farWorkspace, Name: "stranger"}, Rules: rules})
@@ -320,7 +321,7 @@ func amounts(cpu string) corev1.ResourceList {
 	return corev1.ResourceList{"limits.cpu": resource.MustParse(cpu)}
 }
 
-// namesake creates project "web" in a workspace, with everything that a project can have.
+// namesake creates project "web" in a workspace, with all settings that a project can have.
 func (k *kept) namesake(t *testing.T, workspace, cluster, namespace, user, password string) {
 	t.Helper()
 	object := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: workspace, Name: name} }
@@ -337,7 +338,7 @@ func (k *kept) namesake(t *testing.T, workspace, cluster, namespace, user, passw
 	k.reason(t, 30*time.Second, &v1.Project{ObjectMeta: object("web")}, v1.ReasonApplied)
 }
 
-// equipped returns an error for what a namespace of project "web" lacks.
+// equipped returns an error that names what is missing in a namespace of project "web".
 func equipped(ctx context.Context, plane *framework.Plane, namespace, password string) error {
 	var has []string
 	for _, o := range ownedIn(ctx, plane, namespace) {
@@ -363,7 +364,7 @@ func ownedIn(ctx context.Context, plane *framework.Plane, namespace string) []un
 	return slices.DeleteFunc(owned(ctx, plane), func(o unstructured.Unstructured) bool { return o.GetNamespace() != namespace })
 }
 
-// owned returns all delivered objects of a member. What cannot be listed is left out.
+// owned returns all delivered objects of a member. Objects that cannot be listed are omitted.
 func owned(ctx context.Context, plane *framework.Plane) []unstructured.Unstructured {
 	var all []unstructured.Unstructured
 	for _, kind := range []string{

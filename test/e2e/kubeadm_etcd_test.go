@@ -19,9 +19,9 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// TestEtcdOfAClusterByKubeadmIsRestored runs on its own: DROVER_E2E_CLUSTERAPI=1 go test -exec "unshare --net --"
-// ./test/e2e -run '^TestEtcdOfAClusterByKubeadmIsRestored$'. It has three control planes by the true
-// KubeadmControlPlane and kubeadm, with static pods in containerd, whose etcds lose their data.
+// TestEtcdOfAClusterByKubeadmIsRestored is run separately: DROVER_E2E_CLUSTERAPI=1 go test -exec "unshare --net --"
+// ./test/e2e -run '^TestEtcdOfAClusterByKubeadmIsRestored$'. It uses three control planes that the real
+// KubeadmControlPlane and kubeadm create, with static pods in containerd. Their etcd members lose their data.
 func TestEtcdOfAClusterByKubeadmIsRestored(t *testing.T) {
 	h := startRealHosts(t, false)
 	for _, step := range []struct {

@@ -31,52 +31,53 @@ import (
 )
 
 const (
-	// envRealHosts asks for the tests with hosts of the lab, which take root, minutes, and a network namespace of their
-	// own: make e2e-clusterapi.
+	// envRealHosts enables the tests with hosts of the lab, which need root, several minutes, and a separate network
+	// namespace: make e2e-clusterapi.
 	envRealHosts = "DROVER_E2E_CLUSTERAPI"
 
-	// measure is its value for the first control plane alone, with a hub that lives.
+	// measure is its value for creating only the first control plane, with a hub that stays available.
 	measure = "measure"
 
-	// twoVersions is its value for a rollout from the minor version before, which takes a further build of Kubernetes.
+	// twoVersions is its value for a rollout from the previous minor version, which needs another build of Kubernetes.
 	// Without it, the rollout is the one in the file.
 	twoVersions = "versions"
 
-	// bridgeAddress is the address at which the hosts of a lab reach servers outside, and hubPort is the hub's port there.
+	// bridgeAddress is the address at which the hosts of a lab reach servers outside the lab, and hubPort is the hub's
+	// port at this address.
 	bridgeAddress = "10.90.0.1"
 	hubPort       = 8443
 
-	// balancerHost is a host with a load balancer for the cluster's API servers, as a person would have one beside the
-	// others.
+	// balancerHost is a host with a load balancer for the cluster's API servers, such as a user would run on a separate
+	// machine.
 	balancerHost = "balancer"
 
 	droverImage = "lab.example.com/drover:1"
 
-	// pathOfHosts is that of a login on a host.
+	// pathOfHosts is the PATH of a login on a host.
 	pathOfHosts = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
 // release is a version of Kubernetes that hosts can install.
 type release struct {
 	version string
-	// programs are kubeadm and the programs of lab.Assets.
+	// programs are kubeadm and the programs in lab.Assets.
 	programs lab.Assets
 }
 
-// realHosts is a hub with Cluster API's managers, and hosts of the lab: network namespaces, each with a containerd of
-// its own, that no connection from outside reaches.
+// realHosts is a hub with Cluster API's managers, and hosts of the lab. The hosts are network namespaces that cannot be
+// reached from outside, each with a separate containerd.
 type realHosts struct {
 	*capi
 	lab *lablib.Lab
-	// options are the options that the lab was brought up with.
+	// options are the options with which the lab was started.
 	options lablib.Options
-	// versions are in the order in which the cluster has them.
+	// versions are the versions of the cluster, in order.
 	versions []release
-	// inPlace reports that machines get another version in place.
+	// inPlace reports whether machines are updated in place.
 	inPlace bool
 }
 
-// startRealHosts brings up hub, Cluster API and hosts, or skips.
+// startRealHosts starts the hub, Cluster API and the hosts, or skips the test.
 func startRealHosts(t *testing.T, inPlace bool) *realHosts {
 	t.Helper()
 	if os.Getenv(envRealHosts) == "" {
@@ -91,7 +92,8 @@ func startRealHosts(t *testing.T, inPlace bool) *realHosts {
 	if links, err := net.Interfaces(); err != nil || len(links) != 1 {
 		t.Fatalf("the test takes a network of its own, with loopback alone, and has %v, %v: make e2e-clusterapi", links, err)
 	}
-	// The hub has the same address for the hosts, which reach it at the bridge, and for Cluster API, which is beside it.
+	// The hub has the same address for the hosts, which reach it through the bridge, and for Cluster API, which runs
+	// beside it.
 	for _, args := range [][]string{{"link", "set", "lo", "up"}, {"address", "add", bridgeAddress + "/32", "dev", "lo"}} {
 		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil && !strings.Contains(string(out), "already assigned") {
 			t.Fatalf("ip %v: %v %s", args, err, out)
@@ -143,7 +145,7 @@ func (h *realHosts) findVersions(t *testing.T) {
 	h.versions = []release{before, newest}
 }
 
-// bringUp makes the images and brings the hosts up.
+// bringUp creates the images and starts the hosts.
 func (h *realHosts) bringUp(t *testing.T) {
 	t.Helper()
 	labctl := filepath.Join(h.dir, "labctl")
@@ -183,7 +185,7 @@ func (h *realHosts) bringUp(t *testing.T) {
 	h.balance(t)
 }
 
-// up brings up the hosts that do not run.
+// up starts the hosts that are not running.
 func (h *realHosts) up(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -194,8 +196,8 @@ func (h *realHosts) up(t *testing.T) {
 	}
 }
 
-// images writes tarballs with the images that kubeadm wants of a version, under the names that it has for them, and
-// Drover's.
+// images writes tarballs with the images that kubeadm needs for a version, under the names that it uses, and Drover's
+// image.
 func (h *realHosts) images(t *testing.T, k release) map[string]string {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), k.programs[lab.Kubeadm], "config", "images", "list", "--kubernetes-version", k.version)
@@ -246,8 +248,8 @@ func (h *realHosts) images(t *testing.T, k release) map[string]string {
 }
 
 // nft returns the program and the files that it needs: the libraries that it is linked with, and the names of
-// protocols. Without these nft lists protocols by number, and a restarted kube-proxy takes its own rules for the rules
-// of another program, and deletes them.
+// protocols. Without these names, nft lists protocols by number. Then a restarted kube-proxy does not recognize its own
+// rules, and deletes them.
 func (h *realHosts) nft(t *testing.T) (program string, files map[string]string) {
 	t.Helper()
 	program, err := exec.LookPath("nft")
@@ -341,7 +343,7 @@ func (h *realHosts) write(t *testing.T, host, path, content string) {
 	}
 }
 
-// join makes a Host of a host of the lab, by the command that a person types there.
+// join creates a Host for a host of the lab, with the command that a user runs there.
 func (h *realHosts) join(t *testing.T, name string) {
 	t.Helper()
 	host := types.NamespacedName{Namespace: teamSpace, Name: name}
@@ -369,7 +371,7 @@ func (h *realHosts) awaitHost(t *testing.T, name, what string, wanted func(*v1.H
 	return host
 }
 
-// has returns nil if a file is there on a host.
+// has returns nil if a file exists on a host.
 func (h *realHosts) has(ctx context.Context, host, path string) error {
 	if h.lab == nil {
 		return errors.New("the lab is not up")

@@ -18,9 +18,9 @@ import (
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 )
 
-// TestClusterAPIUpdatesAClusterByKubeadmInPlace changes the minor version of a cluster on the machines that it has,
-// with the true kubeadm and kubelet: DROVER_E2E_CLUSTERAPI=versions make e2e-clusterapi. The stand-ins are the same as
-// in TestClusterAPIMakesAClusterByKubeadm.
+// TestClusterAPIUpdatesAClusterByKubeadmInPlace changes the minor version of a cluster on its existing machines, with
+// the real kubeadm and kubelet: DROVER_E2E_CLUSTERAPI=versions make e2e-clusterapi. The stand-ins are the same as in
+// TestClusterAPIMakesAClusterByKubeadm.
 func TestClusterAPIUpdatesAClusterByKubeadmInPlace(t *testing.T) {
 	if os.Getenv(envRealHosts) != twoVersions {
 		t.Skip("it takes a further build of Kubernetes: DROVER_E2E_CLUSTERAPI=versions make e2e-clusterapi")
@@ -58,7 +58,7 @@ func TestClusterAPIUpdatesAClusterByKubeadmInPlace(t *testing.T) {
 	}
 }
 
-// updatesControlPlanes changes the version of the control plane alone: kubelets must not be newer than their API
+// updatesControlPlanes changes only the version of the control plane, because kubelets must not be newer than their API
 // servers.
 func (h *realHosts) updatesControlPlanes(t *testing.T) {
 	next := h.versions[1].version
@@ -99,7 +99,7 @@ func (h *realHosts) workerHost(t *testing.T) string {
 	return ""
 }
 
-// keptItsPatches looks for what the patches of the KubeadmConfig have written into the configuration of the kubelet.
+// keptItsPatches checks that the configuration of the kubelet still contains the patches of the KubeadmConfig.
 func (h *realHosts) keptItsPatches(t *testing.T, host string) {
 	t.Helper()
 	if config := h.exec(t, host, "cat", "/var/lib/kubelet/config.yaml"); !strings.Contains(config, "cgroupDriver: cgroupfs") || !strings.Contains(config, "failSwapOn: false") {

@@ -31,10 +31,11 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestClusterAPIMakesAClusterByKubeadm runs Cluster API's core and its providers for kubeadm with the true kubeadm,
-// kubelet, containerd and static pods, on hosts that only dial out to the hub. Stand-ins are: systemd (package nodes),
-// the package manager of a host (testdata/install-packages.sh), and a file in place of a network plugin's manifest. In
-// the middle of each change the hub is killed, and comes back when the machines have gone on without it.
+// TestClusterAPIMakesAClusterByKubeadm runs Cluster API's core and its providers for kubeadm with the real kubeadm,
+// kubelet, containerd and static pods, on hosts that only open connections to the hub. There are stand-ins for systemd
+// (package nodes), for the package manager of a host (testdata/install-packages.sh), and for a network plugin's
+// manifest (a file). In the middle of each change the hub is killed. It starts again when the machines have continued
+// without it.
 func TestClusterAPIMakesAClusterByKubeadm(t *testing.T) {
 	h := startRealHosts(t, false)
 	for i, step := range []struct {
@@ -65,7 +66,7 @@ func (h *realHosts) joinThree(t *testing.T) {
 	}
 }
 
-// applyCluster applies what a person wants of the cluster.
+// applyCluster applies the user's manifest of the cluster.
 func (h *realHosts) applyCluster(t *testing.T, version, revision string, controlPlanes, workers int) {
 	t.Helper()
 	manifest, err := os.ReadFile("testdata/kubeadm-cluster.yaml")
@@ -80,8 +81,8 @@ func (h *realHosts) applyCluster(t *testing.T, version, revision string, control
 		"@UPDATE@", update, "@CONTROLPLANES@", strconv.Itoa(controlPlanes), "@WORKERS@", strconv.Itoa(workers)).Replace(string(manifest)))
 }
 
-// cutOff kills the hub once another host than those before begins its bootstrap, waits until the bootstrap is over
-// without the hub, and starts the hub again. It returns the host.
+// cutOff kills the hub when a new host begins its bootstrap, waits until the bootstrap is complete without the hub, and
+// starts the hub again. It returns the host.
 func (h *realHosts) cutOff(t *testing.T, before map[string]int) string {
 	t.Helper()
 	var host string
@@ -107,7 +108,7 @@ func (h *realHosts) cutOff(t *testing.T, before map[string]int) string {
 	return host
 }
 
-// eventually waits for minutes: these hosts have two processors for all.
+// eventually waits for minutes, because all hosts share two processors.
 func (h *realHosts) eventually(t *testing.T, what string, check func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -141,7 +142,7 @@ func (h *realHosts) bootstraps(t *testing.T) map[string]int {
 	return counts
 }
 
-// isBootstrapped compares how often each host ran a bootstrap.
+// isBootstrapped checks how often each host has run a bootstrap.
 func (h *realHosts) isBootstrapped(t *testing.T, want map[string]int) {
 	t.Helper()
 	if got := h.bootstraps(t); fmt.Sprint(got) != fmt.Sprint(want) {
@@ -149,7 +150,7 @@ func (h *realHosts) isBootstrapped(t *testing.T, want map[string]int) {
 	}
 }
 
-// isWhole waits until Cluster API, Drover and the cluster itself agree that all is as applied.
+// isWhole waits until Cluster API, Drover and the cluster itself all report the state that was applied.
 func (h *realHosts) isWhole(t *testing.T, version string, controlPlanes, workers int) {
 	t.Helper()
 	h.eventually(t, fmt.Sprintf("%d control planes and %d workers of %s are ready", controlPlanes, workers, version), func(ctx context.Context) error {
@@ -223,7 +224,7 @@ func (h *realHosts) web(ctx context.Context, args ...string) (string, error) {
 	return framework.Kubectl(ctx, h.programs, kubeconfig, nil, args...)
 }
 
-// nodesAre compares the nodes, as the cluster itself says through the hub.
+// nodesAre compares the nodes that the cluster itself returns through the hub.
 func (h *realHosts) nodesAre(ctx context.Context, version string, want int) error {
 	out, err := h.web(ctx, "get", "nodes", "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.nodeInfo.kubeletVersion} {.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}`)
 	if err != nil {
@@ -274,14 +275,14 @@ func (h *realHosts) makesACluster(t *testing.T) {
 	if text := string(secret.Data["value"]); !strings.Contains(text, h.hub.URL()+"/k8s/clusters/team/web") || strings.Contains(text, "client-key") || strings.Contains(text, "token:") {
 		t.Errorf("Cluster API's kubeconfig is %s, want the hub's proxy and no credential", text)
 	}
-	// What goes through the hub to a kubelet: logs of a pod that is no agent.
+	// Requests through the hub to a kubelet: logs of a pod that is not an agent.
 	if out, err := h.web(t.Context(), "-n", "kube-system", "logs", "daemonset/kube-proxy", "--tail=1"); err != nil || out == "" {
 		t.Errorf("logs through the hub: %q, %v", out, err)
 	}
 }
 
-// measures logs how long the first control plane takes, with a hub that lives: the host's own work, and the work beyond
-// it.
+// measures logs how long the first control plane takes with a hub that stays available: the host's own work, and the
+// additional time.
 func (h *realHosts) measures(t *testing.T, began time.Time) {
 	t.Helper()
 	h.eventually(t, "the Cluster is connected", func(ctx context.Context) error {
@@ -306,7 +307,7 @@ func (h *realHosts) measures(t *testing.T, began time.Time) {
 	}
 }
 
-// mark returns the time that a host has written down.
+// mark returns the time that a host has recorded.
 func (h *realHosts) mark(t *testing.T, host, name string) time.Time {
 	t.Helper()
 	raw, err := os.ReadFile(h.lab.HostLog(host, name))
@@ -320,7 +321,7 @@ func (h *realHosts) mark(t *testing.T, host, name string) time.Time {
 	return time.UnixMilli(int64(seconds * 1000))
 }
 
-// refusesOthers tries the ways in: from where the hub is, and from the bridge.
+// refusesOthers tries to connect from the network of the hub, and from the bridge.
 func (h *realHosts) refusesOthers(t *testing.T) {
 	address := net.JoinHostPort(h.address(t, "m1"), "10250") // every node has a kubelet
 	if out, err := h.try(t.Context(), "m2", "curl", "-ksS", "--max-time", "5", "-o", "/dev/null", "https://"+address); err != nil {
@@ -354,7 +355,7 @@ func (h *realHosts) growsTheControlPlane(t *testing.T) {
 	}
 }
 
-// controlPlaneHosts are the Hosts that have a machine of the control plane.
+// controlPlaneHosts returns the Hosts with a machine of the control plane.
 func (h *realHosts) controlPlaneHosts(t *testing.T) []string {
 	t.Helper()
 	list := &infrav1.DroverMachineList{}
@@ -407,8 +408,8 @@ spec:
 	}
 }
 
-// killAgentAtEachStep kills the agent of a host whenever a further one of these files is there: patterns of sh, from
-// the folder of its state.
+// killAgentAtEachStep kills the agent of a host whenever another of these files exists. The files are patterns of sh,
+// relative to the folder of its state.
 func (h *realHosts) killAgentAtEachStep(t *testing.T, host string, files ...string) {
 	t.Helper()
 	script := `cd /var/lib/drover/host-agent/state
@@ -436,7 +437,7 @@ done`
 }
 
 func (h *realHosts) takesBackTheDeadOne(t *testing.T) {
-	// A check that is so impatient would replace machines that are only slow.
+	// A health check with such a short timeout would replace machines that are only slow.
 	if _, err := h.hub.Kubectl(t.Context(), nil, "-n", teamSpace, "delete", "machinehealthchecks.cluster.x-k8s.io", "lost"); err != nil {
 		t.Fatal(err)
 	}
@@ -446,7 +447,7 @@ func (h *realHosts) takesBackTheDeadOne(t *testing.T) {
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { return h.connected(ctx) })
 }
 
-// isClean looks for what a cluster leaves on a host.
+// isClean checks that nothing of a cluster is left on a host.
 func (h *realHosts) isClean(t *testing.T, host string) {
 	t.Helper()
 	script := `ls /etc/kubernetes/manifests/* /etc/kubernetes/*.conf /etc/cni/net.d/* /var/lib/etcd/* 2>/dev/null; nft list tables | grep kube-proxy; iptables-save | grep KUBE-; ctr --namespace k8s.io tasks list --quiet; systemctl is-active kubelet`

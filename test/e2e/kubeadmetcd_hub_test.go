@@ -35,15 +35,15 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// clusterAPIKinds are the kinds of Cluster API without their schemas: no controllers of its are here.
+// clusterAPIKinds are the kinds of Cluster API without their schemas. None of its controllers run here.
 const clusterAPIKinds = `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: @PLURAL@.@GROUP@}, spec: {group: @GROUP@, scope: Namespaced,
   names: {kind: @KIND@, listKind: @KIND@List, plural: @PLURAL@, singular: @SINGULAR@},
   versions: [{name: v1beta2, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]}}
 ---
 `
 
-// makePlane makes a control plane of etcd by the true kubeadm and starts the stand-in for a kubelet. The first machine
-// makes the CAs, and etcd has three members from its beginning, in place of joins.
+// makePlane creates a control plane with etcd using the real kubeadm, and starts the stand-in for a kubelet. The first
+// machine creates the CAs. etcd has three members from the start, so no member has to join.
 const makePlane = `set -e
 name=$(hostname) config=/run/kubeadm/kubeadm.yaml
 address=$(ip -4 -oneline address show dev eth0 | sed 's|.* inet \([0-9.]*\)/.*|\1|')
@@ -76,14 +76,14 @@ type kubeadmPlanes struct {
 	kubeadm *lab.Tool
 	etcd    *lab.Tool
 	cluster types.NamespacedName
-	// scheduled is a snapshot that is in a bucket only.
+	// scheduled is a snapshot that only exists in a bucket.
 	scheduled string
 }
 
-// TestLong_TheEtcdOfKubeadmControlPlanesIsRestoredThroughTheHub has three control planes, each in a network of its own
-// which nothing leads into, with certificates and manifests by the true kubeadm and real etcds and API servers. Hub,
-// host agents, the cluster's agent and the way through the hub are real. Objects of Cluster API are made manually: its
-// controllers are in TestLong_ClusterAPIMakesAClusterOfHosts.
+// TestLong_TheEtcdOfKubeadmControlPlanesIsRestoredThroughTheHub uses three control planes, each in a separate network
+// that cannot be reached from outside. Certificates and manifests come from the real kubeadm, and etcd and API servers
+// are real. The hub, the host agents, the cluster's agent and the connections through the hub are real. The test
+// creates the objects of Cluster API itself. TestLong_ClusterAPIMakesAClusterOfHosts tests with its controllers.
 func TestLong_TheEtcdOfKubeadmControlPlanesIsRestoredThroughTheHub(t *testing.T) {
 	t.Parallel()
 	k := startKubeadmPlanes(t)
@@ -130,7 +130,7 @@ func startKubeadmPlanes(t *testing.T) *kubeadmPlanes {
 	return k
 }
 
-// ofClusterAPI makes an object of Cluster API.
+// ofClusterAPI creates an object of Cluster API.
 func (k *kubeadmPlanes) ofClusterAPI(t *testing.T, group, kind, name string, labels map[string]string, content map[string]any) *unstructured.Unstructured {
 	t.Helper()
 	object := &unstructured.Unstructured{Object: content}
@@ -142,7 +142,7 @@ func (k *kubeadmPlanes) ofClusterAPI(t *testing.T, group, kind, name string, lab
 	return object
 }
 
-// make has three Hosts, and the objects that Cluster API and its providers for kubeadm would make.
+// make creates three Hosts, and the objects that Cluster API and its providers for kubeadm would create.
 func (k *kubeadmPlanes) make(t *testing.T) {
 	for n := range 3 {
 		k.plane(t, fmt.Sprint("s", n+1))
@@ -173,7 +173,7 @@ func (k *kubeadmPlanes) make(t *testing.T) {
 	k.system.await(t, k.cluster, 2*time.Minute, framework.Ready)
 }
 
-// plane makes a machine a Host.
+// plane turns a machine into a Host.
 func (k *kubeadmPlanes) plane(t *testing.T, name string) {
 	t.Helper()
 	k.join(t, name)
@@ -193,7 +193,7 @@ func (k *kubeadmPlanes) plane(t *testing.T, name string) {
 	k.planes = append(k.planes, p)
 }
 
-// bootstrap is what the bootstrap provider would make.
+// bootstrap creates what the bootstrap provider would create.
 func (k *kubeadmPlanes) bootstrap(t *testing.T) []byte {
 	t.Helper()
 	kubelet, err := filepath.Abs("testdata/kubelet.sh")
@@ -212,7 +212,7 @@ func (k *kubeadmPlanes) bootstrap(t *testing.T) []byte {
 	return append([]byte("## template: jinja\n#cloud-config\n"), raw...)
 }
 
-// provisioned waits until all machines are, with no task left.
+// provisioned waits until all machines are provisioned and no task is left.
 func (k *kubeadmPlanes) provisioned(t *testing.T) {
 	t.Helper()
 	testkit.Eventually(t, 5*time.Minute, func(ctx context.Context) error {
@@ -229,7 +229,7 @@ func (k *kubeadmPlanes) provisioned(t *testing.T) {
 	})
 }
 
-// agent starts the agent of the cluster with what its Deployment says, in the network of the first machine.
+// agent starts the agent of the cluster with the settings of its Deployment, in the network of the first machine.
 func (k *kubeadmPlanes) agent(t *testing.T) {
 	t.Helper()
 	one := k.planes[0]
@@ -321,7 +321,8 @@ func (k *kubeadmPlanes) bringBack(t *testing.T) {
 	k.provisioned(t)
 }
 
-// seen plays the controller of the control plane, which says when it sees that the Cluster is paused, or is no more.
+// seen acts as the controller of the control plane, which reports when it sees that the Cluster is paused, or no longer
+// paused.
 func (k *kubeadmPlanes) seen(t *testing.T, want bool) {
 	t.Helper()
 	cluster, plane := &unstructured.Unstructured{}, &unstructured.Unstructured{}
@@ -340,7 +341,7 @@ func (k *kubeadmPlanes) seen(t *testing.T, want bool) {
 	})
 }
 
-// phase waits until a restore is in a phase, or beyond it.
+// phase waits until a restore is in the given phase, or in a later one.
 func (k *kubeadmPlanes) phase(t *testing.T, restore *provisionv1.EtcdRestore, want provisionv1.EtcdRestorePhase) {
 	t.Helper()
 	order := []provisionv1.EtcdRestorePhase{provisionv1.RestorePending, provisionv1.RestoreStopping, provisionv1.RestoreRestoring, provisionv1.RestoreJoining, provisionv1.RestoreSucceeded}

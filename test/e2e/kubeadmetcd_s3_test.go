@@ -36,7 +36,7 @@ func buildHostAgent(t *testing.T) string {
 	return program
 }
 
-// bucketed carries out a task that reaches a bucket, as the host's agent does, and returns its output.
+// bucketed carries out a task that accesses a bucket, as the host's agent does, and returns its output.
 func (p *controlPlane) bucketed(task infrav1.MachineTask, program string, variables map[string]string) (string, error) {
 	cmd := p.as(task)
 	cmd.Env = append(cmd.Env, protocol.EnvHostAgent+"="+program)
@@ -47,8 +47,8 @@ func (p *controlPlane) bucketed(task infrav1.MachineTask, program string, variab
 	return string(out), err
 }
 
-// fromBucket makes a snapshot of a cluster that works, has a real S3 server in its network keep it, and restores it on
-// a host that never had it.
+// fromBucket creates a snapshot of a working cluster, stores it on a real S3 server in the cluster's network, and
+// restores it on a host that never had the snapshot.
 func fromBucket(t *testing.T, planes []*controlPlane) {
 	t.Helper()
 	one, two, three := planes[0], planes[1], planes[2]
@@ -107,8 +107,8 @@ func fromBucket(t *testing.T, planes []*controlPlane) {
 	}
 }
 
-// saveAway has the schedule of the cluster make a snapshot, and a real S3 server in the network of the machines keep
-// it.
+// saveAway makes the schedule of the cluster create a snapshot, which is stored on a real S3 server in the network of
+// the machines.
 func (k *kubeadmPlanes) saveAway(t *testing.T) {
 	three := k.planes[2]
 	s3 := s3server.Start(k.t, three.address+":9000", "nsenter", "--target", three.pid, "--net", "--")
@@ -159,7 +159,7 @@ func (k *kubeadmPlanes) saveAway(t *testing.T) {
 	}
 }
 
-// follows gives the cluster a schedule and a bucket.
+// follows configures a schedule and a bucket for the cluster.
 func (k *kubeadmPlanes) follows(t *testing.T, etcd infrav1.Etcd) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// initialConfig is what kubeadm makes certificates, kubeconfigs and manifests of.
+// initialConfig is the configuration from which kubeadm creates certificates, kubeconfigs and manifests.
 const initialConfig = `apiVersion: kubeadm.k8s.io/v1beta4
 kind: InitConfiguration
 localAPIEndpoint: {advertiseAddress: @ADDRESS@, bindPort: 6443}
@@ -40,7 +40,7 @@ const memberList = "/var/lib/drover/etcd/bin/etcdctl --endpoints https://127.0.0
 // destroyEtcd kills etcd and removes its data.
 const destroyEtcd = `kill -9 $(cat /proc/[0-9]*/stat | sed -n 's/^\([0-9]*\) (etcd) .*/\1/p'); rm -rf /var/lib/etcd`
 
-// controlPlane is a machine in namespaces of its own, whose etcd and API server are static pods of a stand-in for a
+// controlPlane is a machine in separate namespaces. Its etcd and API server are static pods of a stand-in for a
 // kubelet.
 type controlPlane struct {
 	name, address, dir string
@@ -49,8 +49,8 @@ type controlPlane struct {
 	tools              string
 }
 
-// TestLong_EtcdOfControlPlanesIsRestored carries out what hosts are told to, without a hub: manifests and certificates
-// by the true kubeadm, three real etcds and API servers in networks of their own.
+// TestLong_EtcdOfControlPlanesIsRestored carries out the tasks of hosts without a hub. Manifests and certificates come
+// from the real kubeadm. There are three real etcd members and API servers in separate networks.
 func TestLong_EtcdOfControlPlanesIsRestored(t *testing.T) {
 	t.Parallel()
 	planes := startControlPlanes(t)
@@ -133,8 +133,8 @@ func TestLong_EtcdOfControlPlanesIsRestored(t *testing.T) {
 	}
 }
 
-// startControlPlanes starts three machines with a cluster of etcd. It skips where no namespaces can be made, or the
-// programs cannot be built.
+// startControlPlanes starts three machines with an etcd cluster. It skips the test if namespaces are not available or
+// the programs cannot be built.
 func startControlPlanes(t *testing.T) []*controlPlane {
 	t.Helper()
 	prerequisites(t)
@@ -178,7 +178,7 @@ func startControlPlanes(t *testing.T) []*controlPlane {
 	return planes
 }
 
-// startSwitch starts a network of its own with a bridge.
+// startSwitch starts a separate network with a bridge.
 func startSwitch(t *testing.T, dir string) *lab.Process {
 	t.Helper()
 	log := filepath.Join(dir, "network.log")
@@ -196,7 +196,7 @@ func startSwitch(t *testing.T, dir string) *lab.Process {
 	return network
 }
 
-// start starts the machine with nothing but the stand-in for a kubelet.
+// start starts the machine with only the stand-in for a kubelet.
 func (p *controlPlane) start(t *testing.T, network *lab.Process) {
 	t.Helper()
 	kubelet, err := filepath.Abs("testdata/kubelet.sh")
@@ -239,7 +239,7 @@ func (p *controlPlane) start(t *testing.T, network *lab.Process) {
 	}
 }
 
-// make has kubeadm make certificates, kubeconfigs and manifests. The CAs come from the first machine.
+// make runs kubeadm to create certificates, kubeconfigs and manifests. The CAs come from the first machine.
 func (p *controlPlane) make(t *testing.T, version string, etcd *lab.Tool, first *controlPlane, isFirst bool) {
 	t.Helper()
 	config := filepath.Join(p.dir, "kubeadm.yaml")
@@ -310,7 +310,7 @@ func (p *controlPlane) act(t *testing.T, task infrav1.MachineTask) {
 	t.Logf("%s: %s in %s", p.name, task.Action, time.Since(begun).Round(100*time.Millisecond))
 }
 
-// fails carries out a task that fails, with what keeps the host from its bucket.
+// fails carries out a task that fails, with settings that prevent the host from reaching its bucket.
 func (p *controlPlane) fails(task infrav1.MachineTask, problem ...error) error {
 	if out, err := p.as(task, problem...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
@@ -318,7 +318,8 @@ func (p *controlPlane) fails(task infrav1.MachineTask, problem ...error) error {
 	return nil
 }
 
-// interrupted has the machine lose power when it is a member of etcd on paper, and has not begun.
+// interrupted simulates that the machine loses power after it was added as an etcd member, but before its etcd has
+// started.
 func (p *controlPlane) interrupted(t *testing.T, by *controlPlane, restore string) {
 	t.Helper()
 	cmd := p.as(etcdTask(kubeadm.Join, infrav1.EtcdTask{Of: restore, Endpoints: []string{"https://" + by.address + ":2379"}}))
@@ -344,7 +345,7 @@ func (p *controlPlane) kubectl(t *testing.T, arguments ...string) string {
 	return p.run(t, append([]string{"kubectl", "--kubeconfig", "/etc/kubernetes/super-admin.conf", "--server", "https://" + p.address + ":6443"}, arguments...)...)
 }
 
-// serves waits until the API server is ready, and lets the administrator of kubeadm in, as its phases do.
+// serves waits until the API server is ready, and grants the administrator of kubeadm access, as kubeadm's phases do.
 func (p *controlPlane) serves(t *testing.T) {
 	t.Helper()
 	testkit.Eventually(t, 2*time.Minute, func(context.Context) error {

@@ -34,11 +34,11 @@ const (
 // kubelet is a node with the API of a kubelet. A command executed in its only pod runs as a process of this machine.
 type kubelet struct {
 	pod, dir string
-	// lines are what the container logs, one by one.
+	// lines are the lines that the container logs, sent separately.
 	lines chan string
 }
 
-// startKubelet makes a node and a pod in a plane, whose API server reaches the kubelet as it reaches any other.
+// startKubelet creates a node and a pod in a plane. The plane's API server reaches the kubelet as it reaches any other.
 func startKubelet(t *testing.T, plane *framework.Plane) *kubelet {
 	t.Helper()
 	k := &kubelet{pod: "streams", dir: t.TempDir(), lines: make(chan string)}
@@ -84,7 +84,7 @@ func (k *kubelet) createPod(t *testing.T, plane *framework.Plane, node string) {
 	patchStatus(t, plane, pod, before)
 }
 
-// patchStatus changes what differs from before: the member's controllers change the object at the same time.
+// patchStatus patches only the changed fields, because the member's controllers change the object at the same time.
 func patchStatus(t *testing.T, plane *framework.Plane, object, before client.Object) {
 	t.Helper()
 	if err := plane.Client.Status().Patch(t.Context(), object, client.MergeFrom(before)); err != nil {
@@ -121,7 +121,7 @@ func (k *kubelet) servePortForward(w http.ResponseWriter, r *http.Request) {
 	portforward.ServePortForward(w, r, k, r.PathValue("pod"), "", options, streamIdle, streamOpening, portforward.SupportedProtocols)
 }
 
-// serveLogs follows the log until the reader has gone.
+// serveLogs follows the log until the reader has disconnected.
 func (k *kubelet) serveLogs(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	for {
@@ -137,7 +137,7 @@ func (k *kubelet) serveLogs(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ExecInContainer runs a command, in a terminal if one is asked for.
+// ExecInContainer runs a command, in a terminal if requested.
 func (k *kubelet) ExecInContainer(ctx context.Context, _, _, _ string, argv []string, in io.Reader, out, complaint io.WriteCloser,
 	tty bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	if tty {
@@ -150,7 +150,7 @@ func (k *kubelet) ExecInContainer(ctx context.Context, _, _, _ string, argv []st
 		if err != nil {
 			return err
 		}
-		// A command may end while its user still types: this goroutine ends when the connection does.
+		// A command may end while its user is still typing. This goroutine ends when the connection does.
 		go func() {
 			_, _ = io.Copy(stdin, in)
 			_ = stdin.Close()
@@ -164,13 +164,13 @@ func (k *kubelet) ExecInContainer(ctx context.Context, _, _, _ string, argv []st
 	return err
 }
 
-// exited is the end of a command as the error type by which the streaming library knows its exit code.
+// exited is an error with the exit code of a command, in the form that the streaming library expects.
 type exited struct{ *exec.ExitError }
 
-// ExitStatus is the command's exit code.
+// ExitStatus returns the command's exit code.
 func (e exited) ExitStatus() int { return e.ExitCode() }
 
-// terminal prints its size whenever that changes and echoes every line, until one is "exit".
+// terminal prints its size whenever it changes. It echoes every line until a line is "exit".
 func terminal(in io.Reader, out io.Writer, resize <-chan remotecommand.TerminalSize) error {
 	lines := make(chan string)
 	go func() {
@@ -199,7 +199,7 @@ func terminal(in io.Reader, out io.Writer, resize <-chan remotecommand.TerminalS
 	}
 }
 
-// AttachContainer attaches to a process that greets and echoes its input.
+// AttachContainer attaches to a process that prints a greeting and echoes its input.
 func (k *kubelet) AttachContainer(_ context.Context, _, _, _ string, in io.Reader, out, complaint io.WriteCloser, _ bool,
 	_ <-chan remotecommand.TerminalSize) error {
 	_, _ = io.WriteString(out, "attached\n")
@@ -212,7 +212,8 @@ func (k *kubelet) AttachContainer(_ context.Context, _, _, _ string, in io.Reade
 	return nil
 }
 
-// PortForward echoes everything and, when the other side has ended its stream, writes how much it was.
+// PortForward echoes its input. When the other side has closed its stream, PortForward writes how many bytes it has
+// received.
 func (k *kubelet) PortForward(_ context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
 	defer stream.Close()
 	n, err := io.Copy(stream, stream)

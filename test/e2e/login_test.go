@@ -39,10 +39,10 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// These tell a process of this test's binary that it is the browser of the user at a computer.
+// These variables make a process of this test's binary act as the browser of the user of a computer.
 const browserAddress, browserCA, browserUser, browserPassword = "TEST_BROWSER_ADDRESS", "TEST_BROWSER_CA", "TEST_BROWSER_USER", "TEST_BROWSER_PASSWORD"
 
-// computer is one with a browser, at which a user runs the plugin and kubectl.
+// computer is a computer with a browser, where a user runs the plugin and kubectl.
 type computer struct {
 	system *system
 	home   string
@@ -50,7 +50,7 @@ type computer struct {
 	ca     string
 }
 
-// newComputer makes one whose user types the right password.
+// newComputer returns a computer whose user types the right password.
 func newComputer(t *testing.T, s *system, user, secret string) *computer {
 	t.Helper()
 	c := &computer{system: s, home: t.TempDir()}
@@ -78,7 +78,7 @@ func newComputer(t *testing.T, s *system, user, secret string) *computer {
 	return c
 }
 
-// run runs a program there, and returns its output.
+// run runs a program on the computer, and returns its output.
 func (c *computer) run(t *testing.T, program string, args ...string) (string, error) {
 	t.Helper()
 	var out, complaints bytes.Buffer
@@ -100,7 +100,7 @@ func (c *computer) kubectl(t *testing.T, args ...string) (string, error) {
 	return c.run(t, c.system.programs.Kubectl, args...)
 }
 
-// token is what kubectl gets there.
+// token returns the token that kubectl gets on the computer.
 func (c *computer) token(t *testing.T) string {
 	t.Helper()
 	out, err := c.drover(t, "get-token", "--hub", c.system.hub.URL())
@@ -112,7 +112,7 @@ func (c *computer) token(t *testing.T) string {
 	return credential.Status.Token
 }
 
-// expire has the token there end now, by the clock of the computer.
+// expire makes the computer's token expire now, by the clock of the computer.
 func (c *computer) expire(t *testing.T) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(c.home, ".kube", "cache", "drover", "*.json"))
@@ -133,8 +133,8 @@ func (c *computer) expire(t *testing.T) {
 	}
 }
 
-// TestBrowserOfAComputer is that browser: it opens the address, types the user's name and password into the form, and
-// follows where it is sent.
+// TestBrowserOfAComputer acts as that browser. It opens the address, types the user's name and password into the form,
+// and follows redirects.
 func TestBrowserOfAComputer(t *testing.T) {
 	address := os.Getenv(browserAddress)
 	if address == "" {
@@ -183,8 +183,8 @@ func must(u *url.URL, err error) *url.URL {
 	return u
 }
 
-// TestAUserWorksWithTheHubByThePlugin: login, whoami, clusters, use, kubeconfig and logout, with kubectl at the proxy
-// between them.
+// TestAUserWorksWithTheHubByThePlugin runs login, whoami, clusters, use, kubeconfig and logout, and in between kubectl
+// through the proxy.
 func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 	t.Parallel()
 	s := startWith(t, (*system).startSignIn)
@@ -371,7 +371,7 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 	})
 }
 
-// testScriptToken makes a token for one Cluster, uses it with kubectl and no kubeconfig, and revokes it.
+// testScriptToken creates a token for one Cluster, uses it with kubectl without a kubeconfig, and revokes it.
 func testScriptToken(t *testing.T, at *computer, hub string) {
 	if out, err := at.drover(t, "token", "create", "--cluster", "default/nosuch"); err == nil || !strings.Contains(err.Error(), "you cannot reach a Cluster default/nosuch") {
 		t.Errorf("a token for a Cluster that its user does not reach: %v, %s, want an error that names it", err, out)
@@ -406,7 +406,7 @@ func testScriptToken(t *testing.T, at *computer, hub string) {
 	}
 }
 
-// testDeviceLogin signs the user of a computer in at another one without a browser.
+// testDeviceLogin signs the user of a computer in on another computer without a browser.
 func testDeviceLogin(t *testing.T, s *system, at *computer) {
 	server := *at
 	server.home = t.TempDir()
@@ -445,7 +445,7 @@ func testDeviceLogin(t *testing.T, s *system, at *computer) {
 	}
 }
 
-// testClusterToken exchanges the user's token, and has a tool that reads ClusterProfiles do so.
+// testClusterToken exchanges the user's token, and does the same with a tool that reads ClusterProfiles.
 func testClusterToken(t *testing.T, s *system, at *computer, cluster types.NamespacedName) {
 	token := func(out string, err error) string {
 		t.Helper()

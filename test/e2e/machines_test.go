@@ -33,12 +33,12 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// machineAudience is what the other cluster's tokens for the hub are made for.
+// machineAudience is the audience of the other cluster's tokens for the hub.
 const machineAudience = "drover-of-cluster-b"
 
-// TestAMachineWorksInAMemberByItsOwnToken: a ServiceAccount of a real cluster, whose issuer is called as the hub's own
-// one is, reaches a member by the token that its cluster made, under the name that the AuthProvider's rules give it,
-// and no longer than the provider lets it.
+// TestAMachineWorksInAMemberByItsOwnToken uses a ServiceAccount of a real cluster, whose issuer has the same name as
+// the hub's own issuer. With the token that its cluster issued, the ServiceAccount reaches a member under the name that
+// the AuthProvider's rules define, and only as long as the provider allows it.
 func TestAMachineWorksInAMemberByItsOwnToken(t *testing.T) {
 	t.Parallel()
 	s := startWith(t, (*system).startSignIn)
@@ -107,7 +107,7 @@ func TestAMachineWorksInAMemberByItsOwnToken(t *testing.T) {
 	})
 }
 
-// provideAccounts makes an AuthProvider for the ServiceAccounts of the member, and returns its name.
+// provideAccounts creates an AuthProvider for the ServiceAccounts of the member, and returns its name.
 func (s *system) provideAccounts(t *testing.T, audiences ...string) string {
 	t.Helper()
 	config := s.member.RESTConfig()
@@ -127,8 +127,8 @@ func (s *system) provideAccounts(t *testing.T, audiences ...string) string {
 		ObjectMeta: metav1.ObjectMeta{Name: "issuer-discovery"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:service-account-issuer-discovery"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "system:unauthenticated"}},
 	})
-	// The API server's own document names an address that is not to be had from outside of the cluster, so another server
-	// publishes it, as operators do.
+	// The API server's own discovery document contains an address that cannot be reached from outside the cluster. So
+	// another server publishes the document, as operators do.
 	discovery := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": document.Issuer, "jwks_uri": s.member.URL() + "/openid/v1/jwks"})
 	}))
@@ -151,7 +151,8 @@ func (s *system) provideAccounts(t *testing.T, audiences ...string) string {
 	return "cluster-b"
 }
 
-// accountToken is one of the ServiceAccount deployer, for the API server itself without an audience.
+// accountToken returns a token of the ServiceAccount deployer. Without an audience, the token is for the API server
+// itself.
 func accountToken(t *testing.T, plane *framework.Plane, audience string) string {
 	t.Helper()
 	request := &authenticationv1.TokenRequest{}
@@ -165,7 +166,7 @@ func accountToken(t *testing.T, plane *framework.Plane, audience string) string 
 	return request.Status.Token
 }
 
-// whoAmI asks the hub who bears a token.
+// whoAmI asks the hub for the user of a token.
 func (s *system) whoAmI(t *testing.T, token string) (code int, body string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.hub.URL()+catalog.PathWhoAmI, http.NoBody)

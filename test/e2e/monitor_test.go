@@ -43,7 +43,7 @@ type monitor struct {
 	faults   []string
 }
 
-// peaks are the highest numbers at once: a limit that was never nearly reached is not tested.
+// peaks are the highest numbers at any moment. If a limit was never nearly reached, the test proves nothing about it.
 type peaks struct{ clusters, nodes, cordoned int }
 
 func newMonitor(plan, foreign string, members map[string]*framework.Plane) *monitor {
@@ -51,14 +51,14 @@ func newMonitor(plan, foreign string, members map[string]*framework.Plane) *moni
 		claims: map[string]map[string]rollout.Claim{}, running: map[string]map[types.UID]bool{}, begun: map[string]bool{}}
 }
 
-// watchFor follows another plan from now on. Nothing may be at work.
+// watchFor follows another plan from now on. No plan may be running.
 func (w *monitor) watchFor(plan string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.plan = plan
 }
 
-// allow sets the limits. Nothing may be at work.
+// allow sets the limits. No plan may be running.
 func (w *monitor) allow(clusters, nodes int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -114,23 +114,23 @@ func eachChange(ctx context.Context, c client.WithWatch, list client.ObjectList,
 	return ctx.Err()
 }
 
-// watches makes a function what can be watched again and again.
+// watches turns a function into something that can be watched repeatedly.
 type watches func(context.Context, metav1.ListOptions) (watch.Interface, error)
 
 func (f watches) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	return f(ctx, o)
 }
 
-// seeNode checks that no more nodes of a member and no more members are at work than allowed, and that a cordon is
-// either a claim's or a user's, which stays.
+// seeNode checks that the plan works on no more nodes of a member, and on no more members, than allowed. It also checks
+// that a cordon belongs either to a claim or to a user. A user's cordon must stay.
 func (w *monitor) seeNode(ctx context.Context, member string, n *corev1.Node, gone bool) {
 	if over := w.noteNode(member, n, gone); over {
 		w.lookAtAll(ctx)
 	}
 }
 
-// noteNode reports whether more members seem to be at work than allowed. They may not be: watches of several API
-// servers have no common order.
+// noteNode reports whether the plan seems to work on more members than allowed. This may be wrong, because watches of
+// several API servers have no common order.
 func (w *monitor) noteNode(member string, n *corev1.Node, gone bool) (over bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -164,8 +164,8 @@ func (w *monitor) noteNode(member string, n *corev1.Node, gone bool) (over bool)
 	return members > w.clusters
 }
 
-// atWork is the claim of a plan on a node, and whether it takes part: a plan that failed permanently, or only waits for
-// its turn, does not.
+// atWork returns the claim of a plan on a node, and whether the claim counts: the claim of a plan that failed
+// permanently, or that only waits for its turn, does not.
 func atWork(n *corev1.Node, plan string) (rollout.Claim, bool) {
 	var c rollout.Claim
 	text, there := n.Annotations[v1.PlanLabel(plan)]
@@ -194,8 +194,8 @@ func (w *monitor) seePod(member string, p *corev1.Pod, gone bool) {
 	}
 }
 
-// seeCluster checks that no more claims of Clusters are at work than allowed. A claim without a revision belongs to an
-// idle Cluster, which waits.
+// seeCluster checks that no more claims of Clusters are active than allowed. A claim without a revision belongs to an
+// idle Cluster that is waiting.
 func (w *monitor) seeCluster(c *v1.Cluster, gone bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -213,7 +213,8 @@ func (w *monitor) seeCluster(c *v1.Cluster, gone bool) {
 	}
 }
 
-// lookAtAll reads the nodes of all members twice: a node with the same claim both times was at work in between.
+// lookAtAll reads the nodes of all members twice. If a node has the same claim both times, the plan was working on it
+// in between.
 func (w *monitor) lookAtAll(ctx context.Context) {
 	w.mu.Lock()
 	plan := w.plan
@@ -243,7 +244,7 @@ func (w *monitor) lookAtAll(ctx context.Context) {
 	}
 }
 
-// claimed returns the nodes at work, by member and node, and since when.
+// claimed returns the nodes that the plan is working on, by member and node, and the time since when.
 func (w *monitor) claimed(ctx context.Context, plan string) (map[string]map[string]time.Time, error) {
 	all := map[string]map[string]time.Time{}
 	for name, plane := range w.members {
@@ -261,7 +262,7 @@ func (w *monitor) claimed(ctx context.Context, plan string) (map[string]map[stri
 	return all, nil
 }
 
-// note is called with mu held.
+// note must be called with mu held.
 func (w *monitor) note(format string, args ...any) {
 	w.faults = append(w.faults, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
 }

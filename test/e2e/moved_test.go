@@ -22,8 +22,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestLong_AMemberMovesToAnotherHub is the drill of docs/operations/moving.md, "Move a member to another hub", with
-// which a hub is split, too: the manifest of the second hub is applied through the first.
+// TestLong_AMemberMovesToAnotherHub is the drill "Move a member to another hub" of docs/operations/moving.md, which is
+// also used to split a hub. The manifest of the second hub is applied through the first.
 func TestLong_AMemberMovesToAnotherHub(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -75,7 +75,7 @@ func TestLong_AMemberMovesToAnotherHub(t *testing.T) {
 	})
 }
 
-// bindWatcher creates the role of a watcher on the hub, if it is not there, and a binding to it for the first member.
+// bindWatcher creates the role of a watcher on the hub, if it does not exist, and a binding to it for the first member.
 func (s *system) bindWatcher(t *testing.T, name string) {
 	t.Helper()
 	role := &v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: "watcher"}, Spec: v1.RoleTemplateSpec{

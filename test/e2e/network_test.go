@@ -84,7 +84,7 @@ func testAddress(t *testing.T, s *system, m *changingMember) {
 	m.relay.Refuse(false)
 }
 
-// awaitSettings waits until what the agent has stored is as wanted.
+// awaitSettings waits until the settings that the agent has stored meet the given conditions.
 func (s *system) awaitSettings(t *testing.T, wanted func(protocol.Settings) error) {
 	t.Helper()
 	name := types.NamespacedName{Namespace: protocol.AgentNamespace, Name: protocol.IdentitySecret}

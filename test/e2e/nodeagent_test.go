@@ -28,8 +28,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestLong_NodeAgents runs an agent and two node agents of one member as processes. Deployment and DaemonSet are real
-// and have their controllers; the test is the kubelet of their pods.
+// TestLong_NodeAgents runs an agent and two node agents of one member as processes. The Deployment and the DaemonSet
+// are real and have real controllers. The test acts as the kubelet of their pods.
 func TestLong_NodeAgents(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -94,7 +94,7 @@ func TestLong_NodeAgents(t *testing.T) {
 	t.Run("deletion leaves nothing behind", func(t *testing.T) { testNodeAgentsRemoved(t, s, cluster) })
 }
 
-// withNodeAgents has a Cluster get node agents, and returns the manifest for that.
+// withNodeAgents enables node agents for a Cluster, and returns the manifest.
 func (s *system) withNodeAgents(t *testing.T, cluster types.NamespacedName) (manifest []byte) {
 	t.Helper()
 	s.changeAgent(t, cluster, v1.Agent{NodeAgent: true})
@@ -122,7 +122,7 @@ func (s *system) nodeAgents(t *testing.T, cluster types.NamespacedName, names ..
 	return nodes
 }
 
-// isReadyBy returns, for await, a check that a Cluster is Ready with a reason.
+// isReadyBy returns a check for await that a Cluster is Ready with the given reason.
 func isReadyBy(reason string) func(*v1.Cluster) bool {
 	return func(c *v1.Cluster) bool {
 		ready := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionReady)
@@ -130,7 +130,7 @@ func isReadyBy(reason string) func(*v1.Cluster) bool {
 	}
 }
 
-// logged reports whether one of the agents has logged something.
+// logged reports whether one of the agents has logged the given text.
 func logged(t *testing.T, agents []*framework.Agent, text string) bool {
 	t.Helper()
 	for _, agent := range agents {

@@ -22,8 +22,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestPeopleSeeTheirFleetInARealBrowser signs a user in at the hub's page by keyboard, and has them look at and import
-// clusters.
+// TestPeopleSeeTheirFleetInARealBrowser signs a user in on the hub's page by keyboard. The user then looks at clusters
+// and imports one.
 func TestPeopleSeeTheirFleetInARealBrowser(t *testing.T) {
 	t.Parallel()
 	chromium.Find(t) // before a hub is started
@@ -165,7 +165,7 @@ func (p *person) tabTo(wanted string) {
 	p.tab(func(e chromium.Element) bool { return e.Role+": "+e.Name == wanted }, wanted)
 }
 
-// tabToRole is tabTo for an element whose name begins so.
+// tabToRole is like tabTo, for an element whose name begins with the given text.
 func (p *person) tabToRole(wanted string) {
 	p.t.Helper()
 	p.tab(func(e chromium.Element) bool { return strings.HasPrefix(e.Role+": "+e.Name, wanted) }, wanted)
@@ -184,7 +184,7 @@ func (p *person) tab(is func(chromium.Element) bool, wanted string) {
 	p.t.Fatalf("Tab does not lead to %q among\n%s", wanted, chromium.String(all))
 }
 
-// has returns a check of the text of the page.
+// has returns a check that the page contains a text.
 func (p *person) has(text string) func(context.Context) error {
 	return func(context.Context) error {
 		var all string

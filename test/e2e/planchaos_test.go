@@ -31,14 +31,14 @@ var (
 )
 
 const (
-	// planPatience is how long a plan may take to finish when no process is killed any more.
+	// planPatience is the maximum time until a plan finishes when processes are no longer killed.
 	planPatience = 2 * time.Minute
-	// leastHarm and mostHarm bound the time in which a round does harm.
+	// leastHarm and mostHarm are the bounds of the time during which a round does harm.
 	leastHarm, mostHarm = 8 * time.Second, 10 * time.Second
 	failShare           = 0.15 // of the pods of plans, while there is harm
 )
 
-// chance has upgrades take long or fail. Until harm is called, it does not.
+// chance makes upgrades take long or fail. Before harm is called, it has no effect.
 type chance struct {
 	mu     sync.Mutex // guards what follows
 	random *rand.Rand
@@ -77,8 +77,8 @@ type victim struct {
 	start       func(context.Context) error
 }
 
-// victims are all managers and agents. An agent is started as the next container of its pod, which leads again at once:
-// the Lease of a replica that is certainly dead goes with it. A manager waits for the Lease.
+// victims are all managers and agents. An agent is started as the next container of its pod. It leads immediately,
+// because a replica that is known to be dead loses its Lease. A manager waits for the Lease.
 func (f *fleet) victims() []victim {
 	var all []victim
 	for _, replica := range f.hub.Replicas {
@@ -122,7 +122,7 @@ func (v *victim) harass(ctx context.Context, t *testing.T, random *rand.Rand) {
 	}
 }
 
-// testPlanSurvives has a plan run while processes are killed. With more rounds, "make test-plans".
+// testPlanSurvives runs a plan while processes are killed. "make test-plans" runs more rounds.
 func testPlanSurvives(f *fleet, t *testing.T) {
 	if *seed == 0 {
 		*seed = uint64(rand.Uint32())
@@ -179,7 +179,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// startApplications gives each node something to evict.
+// startApplications starts a pod on each node that has to be evicted.
 func (f *fleet) startApplications(t *testing.T, round int) {
 	t.Helper()
 	for _, plane := range f.members {
@@ -190,7 +190,7 @@ func (f *fleet) startApplications(t *testing.T, round int) {
 	}
 }
 
-// applyChaos creates the plan, or has it begin again.
+// applyChaos creates the plan, or makes it begin again.
 func (f *fleet) applyChaos(t *testing.T, round, clusters, nodes int) {
 	t.Helper()
 	p := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "chaos"}}

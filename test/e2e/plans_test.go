@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// memberPlan is what a user applies in a member. It needs each right that an agent has for plans.
+// memberPlan is a plan that a user applies in a member. It needs every right that an agent has for plans.
 const memberPlan = `
 apiVersion: cluster.drover.dev/v1
 kind: Plan
@@ -62,7 +62,7 @@ func TestAPlanOfAMemberWithoutAHub(t *testing.T) {
 	expectUpgraded(t, member, "node-a", "node-b")
 }
 
-// playNodes simulates nodes of a member. The first has an application, and its first upgrade fails.
+// playNodes simulates the nodes of a member. The first node has an application, and its first upgrade fails.
 func (s *system) playNodes(t *testing.T, member *framework.Plane, names ...string) {
 	t.Helper()
 	failed := false
@@ -113,7 +113,7 @@ func logAtEnd(t *testing.T, agent *framework.Agent) {
 	})
 }
 
-// awaitPlan waits until the Ready condition of the plan in a member has a reason.
+// awaitPlan waits until the Ready condition of the plan in a member has the given reason.
 func awaitPlan(t *testing.T, member *framework.Plane, reason string) {
 	t.Helper()
 	testkit.Eventually(t, 90*time.Second, func(ctx context.Context) error {
@@ -128,7 +128,8 @@ func awaitPlan(t *testing.T, member *framework.Plane, reason string) {
 	})
 }
 
-// expectUpgraded fails unless the nodes are as the plan leaves them, and the application has gone.
+// expectUpgraded fails unless the nodes are in the state in which the plan leaves them, and the application was
+// evicted.
 func expectUpgraded(t *testing.T, member *framework.Plane, names ...string) {
 	t.Helper()
 	p := &v1.Plan{}

@@ -23,9 +23,9 @@ import (
 	"github.com/drover-dev/drover/test/traffic"
 )
 
-// TestLong_AProvisionerIsKilledWhileUsersWork kills the provisioner, as the kernel does at the limit of its memory,
-// while users send requests to a member. No request fails, no agent loses its tunnel, and the provisioner goes on where
-// it was.
+// TestLong_AProvisionerIsKilledWhileUsersWork kills the provisioner while users send requests to a member, as the
+// kernel does when its memory limit is reached. No request fails, no agent loses its tunnel, and the provisioner
+// continues where it was.
 func TestLong_AProvisionerIsKilledWhileUsersWork(t *testing.T) {
 	t.Parallel()
 	s := startWith(t, (*system).startProvisioned)
@@ -103,7 +103,7 @@ func (s *system) installation(t *testing.T) *provisionv1.ClusterInstallation {
 	return object
 }
 
-// observed waits until the provisioner has written a status for the present spec.
+// observed waits until the provisioner has written a status for the current spec.
 func (s *system) observed(t *testing.T, installation *provisionv1.ClusterInstallation) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {

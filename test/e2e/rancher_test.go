@@ -22,7 +22,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// fromRancher is what Rancher has of one member, in that member's own API server: it is Rancher's cluster at once.
+// fromRancher is the data of Rancher for one member. It is stored in the member's own API server, which is therefore
+// also Rancher's cluster.
 const fromRancher = `
 {apiVersion: v1, kind: Namespace, metadata: {name: c-1}}
 ---
@@ -53,9 +54,9 @@ roleTemplateName: rt-deploy
 userName: u-1
 `
 
-// TestLong_AMemberMovesFromRancherAndBack exports what Rancher has of a member, applies it to the hub, and imports the
-// member: its users have the rights that they had, in the namespaces that their project had. Deleting the Cluster takes
-// all of it back, and Rancher's objects are as they were.
+// TestLong_AMemberMovesFromRancherAndBack exports Rancher's data of a member, applies the result to the hub, and
+// imports the member. The member's users have the same rights as before, in the namespaces of their project. When the
+// Cluster is deleted, all of this is removed, and Rancher's objects are unchanged.
 func TestLong_AMemberMovesFromRancherAndBack(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -116,7 +117,7 @@ func TestLong_AMemberMovesFromRancherAndBack(t *testing.T) {
 	}
 }
 
-// becomesRancher has the member serve Rancher's kinds, and gives it Rancher's objects.
+// becomesRancher adds Rancher's kinds to the member, and creates Rancher's objects.
 func (s *system) becomesRancher(t *testing.T) {
 	t.Helper()
 	ctx := within(t, time.Minute)
@@ -132,7 +133,7 @@ func (s *system) becomesRancher(t *testing.T) {
 	})
 }
 
-// ofRancher are Rancher's objects, with their versions: whoever writes one changes that.
+// ofRancher returns Rancher's objects with their versions. Any write to an object changes its version.
 func (s *system) ofRancher(t *testing.T) string {
 	t.Helper()
 	kinds := "clusters.management.cattle.io,projects.management.cattle.io,roletemplates.management.cattle.io,users.management.cattle.io,projectroletemplatebindings.management.cattle.io"
@@ -152,7 +153,7 @@ func (s *system) hubKubectl(t *testing.T, args ...string) string {
 	return out
 }
 
-// may waits until the stranger may create Deployments in a namespace of the member, or may not.
+// may waits until the stranger is allowed to create Deployments in a namespace of the member, or is not allowed to.
 func (s *system) may(t *testing.T, cluster types.NamespacedName, namespace, want string) {
 	t.Helper()
 	testkit.Eventually(t, 30*time.Second, func(context.Context) error {

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// tlsToHub trusts the hub's CA and nothing else.
+// tlsToHub trusts only the hub's CA.
 func (s *system) tlsToHub(t *testing.T) *tls.Config {
 	t.Helper()
 	bundle, err := s.hub.Bundle(t.Context())
@@ -31,7 +31,7 @@ func (s *system) tlsToHub(t *testing.T) *tls.Config {
 	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}
 }
 
-// fetch gets a URL of the hub without credentials. It returns an error if the status is not 200.
+// fetch requests a URL of the hub without credentials. It returns an error if the status is not 200.
 func (s *system) fetch(t *testing.T, url string) (string, error) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(within(t, 10*time.Second), http.MethodGet, url, nil)
@@ -72,7 +72,7 @@ func (s *system) say(t *testing.T, request string) (int, string) {
 	return response.StatusCode, string(body)
 }
 
-// line is a request as demo without a body.
+// line returns a request as demo without a body.
 func line(request string, headers ...string) string {
 	return request + " HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer " + demoToken + "\r\nConnection: close\r\n" + strings.Join(headers, "") + "\r\n"
 }
@@ -132,7 +132,7 @@ func testPaths(t *testing.T, s *system, cluster, other types.NamespacedName) {
 	}
 }
 
-// testSmuggling: CVE-2021-31999 and the like.
+// testSmuggling tests for CVE-2021-31999 and similar vulnerabilities.
 func testSmuggling(t *testing.T, s *system, cluster types.NamespacedName) {
 	request := "GET " + prefix(cluster) + "/api/v1/namespaces/kube-system"
 	const asAdmin = "Impersonate-User: system:admin\r\n"

@@ -42,9 +42,9 @@ type reader struct {
 	env      []string // of the commands
 }
 
-// TestLong_ReadmeLeadsToAMemberInTenCommands runs the commands of README.md's section Install as they are written, with
-// a free address in place of the example. Neither cluster has nodes: docker only notes that it was called, and the test
-// runs the manager and the agent when their pods are created.
+// TestLong_ReadmeLeadsToAMemberInTenCommands runs the commands of README.md's section Install without changes, except
+// that a free address replaces the example address. Neither cluster has nodes. docker only records its calls, and the
+// test runs the manager and the agent when their pods are created.
 func TestLong_ReadmeLeadsToAMemberInTenCommands(t *testing.T) {
 	t.Parallel()
 	commands := readmeCommands(t)
@@ -164,7 +164,7 @@ func (r *reader) prepare(t *testing.T, planes map[string]*framework.Plane) {
 	r.env = append(r.env, "HOME="+home)
 }
 
-// command returns a command in the reader's shell, for which everything exported before still holds.
+// command returns a command in the reader's shell, which has all variables that were exported earlier.
 func (r *reader) command(t *testing.T, script string) *exec.Cmd {
 	t.Helper()
 	script = r.exports + strings.ReplaceAll(script, "drover.example.com", r.address)
@@ -173,7 +173,7 @@ func (r *reader) command(t *testing.T, script string) *exec.Cmd {
 	return command
 }
 
-// start starts a command. The returned function waits until it has ended, and returns its standard output.
+// start starts a command. The returned function waits until the command has ended, and returns its standard output.
 func (r *reader) start(t *testing.T, command string) (finish func() string) {
 	t.Helper()
 	if strings.HasPrefix(command, "export ") {
@@ -202,7 +202,8 @@ func (r *reader) start(t *testing.T, command string) (finish func() string) {
 	}
 }
 
-// runManager waits for the pods of the manager, runs one manager with their configuration, and reports them as ready.
+// runManager waits for the pods of the manager, runs one manager with their configuration, and reports the pods as
+// ready.
 func (r *reader) runManager(t *testing.T) {
 	t.Helper()
 	var pods corev1.PodList
@@ -265,7 +266,7 @@ func (r *reader) deployedConfig(t *testing.T, pod *corev1.Pod) (deployed config.
 	return deployed
 }
 
-// openBrowsers gives the reader's computer a browser, in which Alice signs in with a password.
+// openBrowsers provides the reader's computer with a browser, in which Alice signs in with a password.
 func (r *reader) openBrowsers(t *testing.T, password string) {
 	t.Helper()
 	at := newComputer(t, r.system, "alice", password)
@@ -277,7 +278,8 @@ func (r *reader) openBrowsers(t *testing.T, password string) {
 	}
 }
 
-// isAlice checks that kubectl reaches the member as Alice, who may read pods there once the member has the binding.
+// isAlice checks that kubectl reaches the member as Alice, who may read pods there after the binding is delivered to
+// the member.
 func (r *reader) isAlice(t *testing.T) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(context.Context) error {

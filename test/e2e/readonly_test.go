@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// readOnly runs a program as a pod with readOnlyRootFilesystem does: it can write to the folder of a mount only. It
-// ends if that is not so.
+// readOnly runs a program like a pod with readOnlyRootFilesystem: the program can only write to the folder of a mount.
+// readOnly ends if this does not work.
 const readOnly = `#!/bin/sh
 exec unshare --mount --propagation private sh -c '
 	set -e
@@ -30,8 +30,7 @@ exec unshare --mount --propagation private sh -c '
 	exec "$@"' sh '{dir}' '{mounted}' '{program}' "$@"
 `
 
-// The manifests set readOnlyRootFilesystem. The manager has nothing that it could write to, the agent has the mount of
-// its socket.
+// The manifests set readOnlyRootFilesystem. The manager has no writable folder. The agent has the mount of its socket.
 func TestLong_BothProgramsRunOnAReadOnlyFileSystem(t *testing.T) {
 	t.Parallel()
 	if out, err := exec.CommandContext(t.Context(), "unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt").CombinedOutput(); err != nil {

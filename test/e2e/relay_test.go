@@ -9,7 +9,7 @@ import (
 	"github.com/drover-dev/drover/test/relay"
 )
 
-// startRelay starts a relay to a server that ends with the test.
+// startRelay starts a relay to a server. The relay ends with the test.
 func startRelay(t *testing.T, server string) *relay.Relay {
 	t.Helper()
 	r, err := relay.Start(t.Context(), server, relay.Options{})

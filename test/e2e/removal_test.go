@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// testLeftBehind: the deletion of a Cluster does not wait for a member that never returns.
+// testLeftBehind checks that the deletion of a Cluster does not wait for a member that never returns.
 func testLeftBehind(t *testing.T, s *system) {
 	cluster, agent := s.ready(t, "left-behind")
 	kill(t, agent.Process)
@@ -35,7 +35,7 @@ func testLeftBehind(t *testing.T, s *system) {
 	}
 }
 
-// testMadeAgain: a Cluster that is recreated under its name is another one.
+// testMadeAgain checks that a Cluster that is recreated under its name is treated as a different Cluster.
 func testMadeAgain(t *testing.T, s *system) {
 	cluster, agent := s.ready(t, "again")
 	former := s.cluster(t, cluster)

@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// backup is the part of a backup of the hub that belongs to a plan.
+// backup contains the objects in a backup of the hub that belong to a plan.
 type backup struct {
 	plan           *v1.Plan
 	claims, labels map[string]string // of Clusters, by name
@@ -40,7 +40,7 @@ func (f *fleet) backUp(t *testing.T, p *v1.Plan) backup {
 	return b
 }
 
-// restore makes the hub's objects as they were. No manager runs meanwhile.
+// restore restores the hub's objects to their previous state. No manager may run during this.
 func (f *fleet) restore(t *testing.T, b backup) {
 	t.Helper()
 	p := &v1.Plan{}
@@ -67,7 +67,7 @@ func (f *fleet) restore(t *testing.T, b backup) {
 	}
 }
 
-// jobs are the Jobs of plans in all members, by UID.
+// jobs returns the Jobs of plans in all members by UID.
 func (f *fleet) jobs(t *testing.T) map[types.UID]string {
 	t.Helper()
 	all := map[types.UID]string{}

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// auditPolicy is that of docs/operations/backup.md.
+// auditPolicy is the audit policy of docs/operations/backup.md.
 const auditPolicy = `
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -39,9 +39,9 @@ rules:
 - level: None
 `
 
-// TestLong_ARevokedAgentStaysOutOfARestoredHub is the drill of docs/operations/backup.md: etcd goes back to a snapshot
-// in which an agent is not revoked yet, and the audit log, which is not in the snapshot, is what the revocation is
-// repeated from.
+// TestLong_ARevokedAgentStaysOutOfARestoredHub is the drill of docs/operations/backup.md. The hub's etcd is restored
+// from a snapshot in which an agent is not revoked yet. The revocation is repeated from the audit log, which is not
+// part of the snapshot.
 func TestLong_ARevokedAgentStaysOutOfARestoredHub(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {

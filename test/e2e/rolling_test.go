@@ -44,8 +44,8 @@ const (
 	trafficObjects = "traffic"
 )
 
-// TestLong_Replicas restarts and kills replicas of the manager under load. It runs alone: beside other tests its
-// requests would wait for the CPU.
+// TestLong_Replicas restarts and kills replicas of the manager under load. It runs alone, because beside other tests
+// its requests would wait for the CPU.
 func TestLong_Replicas(t *testing.T) {
 	u := startTraffic(t)
 	t.Run("a rolling restart loses nothing", func(t *testing.T) { testRollingRestart(t, u) })
@@ -53,7 +53,7 @@ func TestLong_Replicas(t *testing.T) {
 	t.Run("a replica that is killed is missed for no longer than a reconnect", func(t *testing.T) { testKills(t, u) })
 }
 
-// underTraffic is a hub with several replicas whose members are used without pause.
+// underTraffic is a hub with several replicas whose members are used continuously.
 type underTraffic struct {
 	*system
 	clusters  []types.NamespacedName
@@ -102,7 +102,7 @@ func (s *system) startReplicas(t *testing.T) {
 	}
 }
 
-// begin begins the load, the watches and the changes that they see. They last as long as the test.
+// begin begins the load, the watches and the changes that the watches receive. They last as long as the test.
 func (u *underTraffic) begin(t *testing.T) {
 	t.Helper()
 	bundle, err := u.hub.Bundle(t.Context())
@@ -134,7 +134,7 @@ func (u *underTraffic) begin(t *testing.T) {
 	running.Go(func() { u.change(ctx) })
 }
 
-// change changes one watched ConfigMap after the other, without the hub.
+// change changes one watched ConfigMap after the other, without using the hub.
 func (u *underTraffic) change(ctx context.Context) {
 	tick := time.NewTicker(changesEach)
 	defer tick.Stop()
@@ -192,7 +192,7 @@ func (u *underTraffic) expectNoFailure(t *testing.T) {
 	}
 }
 
-// restart stops a replica gracefully and starts it again, while sessions go on.
+// restart stops a replica gracefully and starts it again, while sessions continue.
 func (u *underTraffic) restart(t *testing.T, replica *framework.Replica) {
 	t.Helper()
 	sessions := u.openSessions(t)
@@ -236,7 +236,7 @@ func (u *underTraffic) startReplica(t *testing.T, replica *framework.Replica) {
 	}
 }
 
-// openSessions opens sessions with one member after the other, by both protocols.
+// openSessions opens sessions with one member after the other, with both protocols.
 func (u *underTraffic) openSessions(t *testing.T) []*traffic.Session {
 	t.Helper()
 	var sessions []*traffic.Session
@@ -260,7 +260,7 @@ func (u *underTraffic) forget() {
 	}
 }
 
-// expectWatches waits until every watch has seen all changes until now.
+// expectWatches waits until every watch has received all changes until now.
 func (u *underTraffic) expectWatches(t *testing.T, clean bool) {
 	t.Helper()
 	u.mu.Lock()
@@ -296,7 +296,7 @@ func lines(list []string, most int) string {
 	return text
 }
 
-// testAgentRestarts gives a member a second agent, and then stops one after the other.
+// testAgentRestarts adds a second agent to a member, and then stops one after the other.
 func testAgentRestarts(t *testing.T, u *underTraffic) {
 	cluster := u.clusters[0]
 	manifest, err := u.hub.Manifest(within(t, 10*time.Second), cluster, u.cluster(t, cluster).UID)
@@ -351,7 +351,7 @@ func awaitReady(t *testing.T, agent *framework.Agent) {
 	})
 }
 
-// awaitAgents waits until the Cluster shows a number of agents.
+// awaitAgents waits until the Cluster shows the given number of agents.
 func (u *underTraffic) awaitAgents(t *testing.T, cluster types.NamespacedName, n int32) {
 	t.Helper()
 	u.await(t, cluster, 30*time.Second, func(c *v1.Cluster) bool { return c.Status.Agent != nil && c.Status.Agent.Replicas == n })

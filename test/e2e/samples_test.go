@@ -45,7 +45,7 @@ func testSamples(t *testing.T, s *system) {
 	t.Run("there is no difference to what was applied after Drover has worked on it", func(t *testing.T) {
 		diff := func(how ...string) {
 			t.Helper()
-			// kubectl reads each object twice, and a status may be written between the two.
+			// kubectl reads each object twice, and a status may be written in between.
 			testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
 				out, err := s.hub.Kubectl(ctx, nil, append([]string{"diff", "-n", "default", "-k", "config/samples"}, how...)...)
 				if err != nil {
@@ -67,7 +67,7 @@ func testSamples(t *testing.T, s *system) {
 	})
 }
 
-// testChosenTokenPolicy: to name a Secret takes the right to read it.
+// testChosenTokenPolicy checks that naming a Secret requires the right to read it.
 func testChosenTokenPolicy(t *testing.T, s *system) {
 	s.allow(t, "carol", rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, Verbs: []string{"*"}})
 	const manifest = `{"apiVersion": "cluster.drover.dev/v1", "kind": "Cluster", "metadata": {"name": "policy", "namespace": "default"},
@@ -86,7 +86,7 @@ func testChosenTokenPolicy(t *testing.T, s *system) {
 		s.allow(t, "dave",
 			rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, Verbs: []string{"*"}},
 			rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"carols"}, Verbs: []string{"get"}})
-		// A right may take the API server a moment to notice.
+		// The API server may need a moment to notice a new right.
 		testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { return apply(ctx, "dave") })
 	})
 	t.Run("a user who may not get it may annotate the Cluster, and not name another", func(t *testing.T) {
@@ -108,8 +108,8 @@ func testChosenTokenPolicy(t *testing.T, s *system) {
 	})
 }
 
-// testAgentPolicy: what runs as the agent can act as any user of the member, so a right to edit the Cluster does not
-// suffice to choose it.
+// testAgentPolicy checks that the right to edit the Cluster is not enough to choose the agent's image, because the
+// agent can act as any user of the member.
 func testAgentPolicy(t *testing.T, s *system) {
 	clusters := rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, Verbs: []string{"*"}}
 	s.allow(t, "erin", clusters)

@@ -27,17 +27,17 @@ import (
 )
 
 const (
-	// signers sign in without pause, each with a login in loginPause: a user has room for 16 sessions whose code could be
-	// redeemed again, which it can for a minute.
+	// signers sign in continuously, each with one login per loginPause. The hub stores up to 16 sessions per user whose
+	// code could be redeemed again, which is possible for a minute.
 	signers    = 6
 	loginPause = 4500 * time.Millisecond
-	// renewPause is more than the hub wants between two renewals of a session.
+	// renewPause is longer than the interval that the hub requires between two renewals of a session.
 	renewPause = 1200 * time.Millisecond
 	// leastLogins is the number of logins that each signer must complete for the test to be meaningful.
 	leastLogins = 4
 )
 
-// signingIn counts what users did, and keeps what failed.
+// signingIn counts the actions of users, and stores failures.
 type signingIn struct {
 	mu       sync.Mutex
 	logins   map[string]int // by user
@@ -53,9 +53,9 @@ func (c *signingIn) note(do func()) {
 	do()
 }
 
-// TestLong_UsersSignInWhileReplicasAreRestarted: three replicas are restarted one after the other, and the key that
-// signs tokens changes, while users sign in, renew their tokens, and use them. Nothing fails. It runs alone: beside
-// other tests its logins would wait for the CPU.
+// TestLong_UsersSignInWhileReplicasAreRestarted restarts three replicas one after the other, and changes the key that
+// signs tokens, while users sign in, renew their tokens, and use them. Nothing fails. The test runs alone, because
+// beside other tests its logins would wait for the CPU.
 func TestLong_UsersSignInWhileReplicasAreRestarted(t *testing.T) {
 	s := startWith(t, (*system).startSignInReplicas)
 	awaitKeys(t, s)
@@ -98,7 +98,7 @@ func TestLong_UsersSignInWhileReplicasAreRestarted(t *testing.T) {
 	}
 }
 
-// startSignInReplicas starts a hub with several replicas at which users sign in.
+// startSignInReplicas starts a hub with several replicas where users sign in.
 func (s *system) startSignInReplicas(t *testing.T) {
 	t.Helper()
 	plane, err := s.plane("hub")
@@ -164,8 +164,8 @@ func (c *signingIn) turn(ctx context.Context, v *visitor) error {
 	return c.use(limited, v, idToken(got))
 }
 
-// use sends requests with a token to the hub itself, and to the proxy, which says to a user whom it knows that they may
-// not reach the member.
+// use sends requests with a token to the hub itself, and to the proxy. If the token is valid, the proxy responds that
+// the user may not access the member.
 func (c *signingIn) use(ctx context.Context, v *visitor, token string) error {
 	for path, want := range map[string]int{"/v1/whoami": http.StatusOK, "/k8s/clusters/default/none/version": http.StatusForbidden} {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, v.hub+path, nil)
@@ -186,7 +186,7 @@ func (c *signingIn) use(ctx context.Context, v *visitor, token string) error {
 	return nil
 }
 
-// await waits until each user has signed in so often.
+// await waits until each user has signed in the given number of times.
 func (c *signingIn) await(t *testing.T, times int) {
 	t.Helper()
 	testkit.Eventually(t, 3*time.Minute, func(context.Context) error {
@@ -201,7 +201,8 @@ func (c *signingIn) await(t *testing.T, times int) {
 	})
 }
 
-// changeKeys changes the times of the keys that sign tokens, as an administrator could: no test can wait for a month.
+// changeKeys changes the times of the keys that sign tokens, as an administrator could, because no test can wait for a
+// month.
 func changeKeys(t *testing.T, s *system, change func(keys.Set)) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
@@ -236,7 +237,7 @@ func newestKey(t *testing.T, s *system) string {
 	return set[len(set)-1].ID
 }
 
-// awaitPublished waits until as many keys are stored, and every replica publishes them.
+// awaitPublished waits until the given number of keys are stored, and every replica publishes them.
 func (s *system) awaitPublished(t *testing.T, n int) {
 	t.Helper()
 	v := newVisitor(t, s, "", "")
@@ -254,7 +255,7 @@ func (s *system) awaitPublished(t *testing.T, n int) {
 	}
 }
 
-// signedWith is the ID of the key of a token.
+// signedWith returns the ID of the key of a token.
 func signedWith(token string) string {
 	head, _, _ := strings.Cut(token, ".")
 	var header struct{ Kid string }

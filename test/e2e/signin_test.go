@@ -34,8 +34,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestALocalUserSignsIn: an administrator makes a user by the plugin, the user signs in as kubelogin does, and kubectl
-// works in a member as local:alice.
+// TestALocalUserSignsIn has an administrator create a user with the plugin. The user signs in as kubelogin does, and
+// kubectl works in a member as local:alice.
 func TestALocalUserSignsIn(t *testing.T) {
 	t.Parallel()
 	s := startWith(t, (*system).startSignIn)
@@ -99,7 +99,7 @@ func TestALocalUserSignsIn(t *testing.T) {
 	})
 }
 
-// startSignIn starts a hub at which users sign in.
+// startSignIn starts a hub where users sign in.
 func (s *system) startSignIn(t *testing.T) {
 	t.Helper()
 	plane, err := s.plane("hub")
@@ -114,7 +114,7 @@ func (s *system) startSignIn(t *testing.T) {
 	t.Cleanup(func() { _ = s.hub.Manager.Kill() })
 }
 
-// makeUser makes a User by the plugin, as an administrator of the hub.
+// makeUser creates a User with the plugin, as an administrator of the hub.
 func makeUser(t *testing.T, s *system, name string) string {
 	t.Helper()
 	admin := filepath.Join(s.dir, "hub-admin.kubeconfig")
@@ -130,7 +130,7 @@ func makeUser(t *testing.T, s *system, name string) string {
 
 var signInRequest = regexp.MustCompile(`name="request" value="([^"]+)"`)
 
-// awaitKeys waits until the leader has made the keys that sign tokens.
+// awaitKeys waits until the leader has created the keys that sign tokens.
 func awaitKeys(t *testing.T, s *system) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
@@ -138,7 +138,7 @@ func awaitKeys(t *testing.T, s *system) {
 	})
 }
 
-// signIn does what kubelogin and a browser do, and returns the ID token after it was renewed once.
+// signIn does what kubelogin and a browser do, and returns the ID token after renewing it once.
 func signIn(t *testing.T, s *system, user, secret string) string {
 	t.Helper()
 	awaitKeys(t, s)
@@ -154,7 +154,7 @@ func signIn(t *testing.T, s *system, user, secret string) string {
 	return idToken(got)
 }
 
-// visitor is a user with a browser and a client of OpenID Connect, which go-oidc and oauth2 are.
+// visitor is a user with a browser and an OpenID Connect client, which consists of go-oidc and oauth2.
 type visitor struct {
 	hub, user, secret string
 	account           string // the provider that the form is for, if there are several
@@ -189,7 +189,7 @@ func (v *visitor) app() *oauth2.Config {
 	return &oauth2.Config{ClientID: "kubectl", RedirectURL: "http://localhost:8000", Scopes: []string{"openid", "offline_access"}, Endpoint: v.provider.Endpoint()}
 }
 
-// login opens the login page, sends the form, and redeems the code.
+// login opens the login page, submits the form, and redeems the code.
 func (v *visitor) login(ctx context.Context) (*oauth2.Token, error) {
 	ctx, app, verifier := oidc.ClientContext(ctx, v.client), v.app(), oauth2.GenerateVerifier()
 	resp, err := v.send(ctx, app.AuthCodeURL("s", oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("nonce", "n")))
@@ -209,7 +209,7 @@ func (v *visitor) login(ctx context.Context) (*oauth2.Token, error) {
 	return got, v.verify(ctx, got)
 }
 
-// send opens a page with the login form, and sends the form.
+// send opens a page with the login form, and submits the form.
 func (v *visitor) send(ctx context.Context, address string) (*http.Response, error) {
 	page, err := fetch(ctx, v.browser, address)
 	if err != nil {
@@ -242,7 +242,7 @@ func (v *visitor) renew(ctx context.Context, before *oauth2.Token) (*oauth2.Toke
 	return got, v.verify(ctx, got)
 }
 
-// verify checks the ID token with the keys that are published.
+// verify checks the ID token with the published keys.
 func (v *visitor) verify(ctx context.Context, t *oauth2.Token) error {
 	_, err := v.provider.Verifier(&oidc.Config{ClientID: "kubectl"}).Verify(ctx, idToken(t))
 	return err

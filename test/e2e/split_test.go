@@ -20,8 +20,8 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// applyThrough applies a manifest in the first member with a kubeconfig that leads through the hub, as
-// docs/operations/moving.md has it.
+// applyThrough applies a manifest in the first member with a kubeconfig that leads through the hub, as described in
+// docs/operations/moving.md.
 func (s *system) applyThrough(t *testing.T, kubeconfig string, manifest []byte) {
 	t.Helper()
 	if out, err := framework.Kubectl(within(t, time.Minute), s.programs, kubeconfig, manifest, "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {
@@ -29,7 +29,7 @@ func (s *system) applyThrough(t *testing.T, kubeconfig string, manifest []byte) 
 	}
 }
 
-// orphan forgets a Cluster on a hub and leaves its member as it is.
+// orphan deletes a Cluster on a hub without changing its member.
 func orphan(t *testing.T, hub *framework.Hub, cluster types.NamespacedName) {
 	t.Helper()
 	for _, args := range [][]string{
@@ -50,8 +50,8 @@ func (s *system) bindIn(t *testing.T, cluster types.NamespacedName, name string)
 			Subject: v1.Subject{Kind: v1.SubjectUser, Name: "github:" + name}}})
 }
 
-// TestLong_AMemberMovesToAnotherWorkspace is the drill of docs/operations/moving.md, "Move a member to another
-// workspace": the agent stays in place.
+// TestLong_AMemberMovesToAnotherWorkspace is the drill "Move a member to another workspace" of
+// docs/operations/moving.md. The agent stays in place.
 func TestLong_AMemberMovesToAnotherWorkspace(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -100,8 +100,8 @@ func hasReason(c *v1.Cluster, reason string) bool {
 	return slices.ContainsFunc(c.Status.Conditions, func(has metav1.Condition) bool { return has.Type == v1.ConditionReady && has.Reason == reason })
 }
 
-// TestLong_AHubIsSplit is the drill of docs/operations/moving.md, "Split a hub": a second hub takes over one of two
-// members, with its objects, and both hubs go on.
+// TestLong_AHubIsSplit is the drill "Split a hub" of docs/operations/moving.md. A second hub takes over one of two
+// members, with its objects, and both hubs continue.
 func TestLong_AHubIsSplit(t *testing.T) {
 	t.Parallel()
 	s := start(t)

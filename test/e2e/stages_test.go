@@ -31,14 +31,14 @@ import (
 const (
 	oldImage = "registry.test/drover:old"
 	newImage = "registry.test/drover:new"
-	// firstWave is the member in the first wave, which alone can pull the new image.
+	// firstWave is the member in the first wave, which is the only member that can pull the new image.
 	firstWave = "alpha"
-	// revisionOf is the annotation in which the Deployment controller counts the templates that a Deployment has had.
+	// revisionOf is the annotation in which the Deployment controller counts the templates of a Deployment.
 	revisionOf = "deployment.kubernetes.io/revision"
 )
 
-// stages is a hub whose agents get a new image in two waves. The agents are processes. Their Deployments are real and
-// have a real controller.
+// stages is a hub whose agents are upgraded to a new image in two waves. The agents are processes. Their Deployments
+// are real and have a real controller.
 type stages struct {
 	*system
 	image   atomic.Value // the hub's default, from the manager's next start on
@@ -120,7 +120,7 @@ func startStages(t *testing.T) *stages {
 	return f
 }
 
-// startHub starts a hub that upgrades one agent at a time and lets none fail.
+// startHub starts a hub that upgrades one agent at a time and tolerates no failures.
 func (f *stages) startHub(s *system, t *testing.T) {
 	t.Helper()
 	plane, err := s.plane("hub", lab.User{Name: "demo", Token: demoToken}, lab.User{Name: "stranger", Token: strangerToken})
@@ -139,7 +139,7 @@ func (f *stages) startHub(s *system, t *testing.T) {
 	}
 }
 
-// restartWith restarts the manager with another default image of agents.
+// restartWith restarts the manager with another default image for agents.
 func (f *stages) restartWith(t *testing.T, image string) {
 	t.Helper()
 	f.image.Store(image)
@@ -162,8 +162,8 @@ func (f *stages) until(t *testing.T, limit time.Duration, check func(context.Con
 	})
 }
 
-// play has the pods of a member's agent run if their image can be pulled there, and shortens the deadline of the
-// Deployment: two minutes are long for a test.
+// play makes the pods of a member's agent run if their image can be pulled there. It shortens the deadline of the
+// Deployment, because two minutes are too long for a test.
 func (f *stages) play(ctx context.Context, name string, plane *framework.Plane) error {
 	pods := &corev1.PodList{}
 	if err := plane.Client.List(ctx, pods, client.InNamespace(protocol.AgentNamespace)); err != nil {
@@ -193,7 +193,7 @@ func (f *stages) play(ctx context.Context, name string, plane *framework.Plane) 
 	return nil
 }
 
-// awaitAll waits until all agents have an image, as the hub wants it.
+// awaitAll waits until all agents have the image that the hub expects.
 func (f *stages) awaitAll(t *testing.T, image string) {
 	t.Helper()
 	f.until(t, time.Minute, func(ctx context.Context) error {
@@ -211,7 +211,7 @@ func (f *stages) awaitAll(t *testing.T, image string) {
 	})
 }
 
-// awaitStop waits until the hub says that it has stopped the upgrade. It returns the member in which the plan failed
+// awaitStop waits until the hub reports that it has stopped the upgrade. It returns the member in which the plan failed
 // and the member that has not begun.
 func (f *stages) awaitStop(t *testing.T) (failed, waiting string) {
 	t.Helper()
@@ -255,7 +255,7 @@ func (f *stages) revisions(t *testing.T) map[string]string {
 	return found
 }
 
-// increased returns the revision after another.
+// increased returns the next revision.
 func increased(t *testing.T, revision string) string {
 	t.Helper()
 	var n int

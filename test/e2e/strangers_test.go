@@ -19,14 +19,15 @@ import (
 )
 
 const (
-	// visits of strangers, from one address, strangersAtOnce at a time.
+	// Visits of strangers from one address, strangersAtOnce at a time.
 	visits, strangersAtOnce = 100_000, 16
-	// visitMemory is by how much the manager may grow, in bytes: buffers of connections, and counters of addresses.
+	// visitMemory is the number of bytes by which the manager's memory may grow: buffers of connections, and counters of
+	// addresses.
 	visitMemory = 64 << 20
 )
 
-// TestLong_StrangersLeaveNothing opens and sends forms of sign-in 100,000 times without an account. It runs alone: it
-// takes all CPU that there is.
+// TestLong_StrangersLeaveNothing opens and submits sign-in forms 100,000 times without an account. It runs alone,
+// because it uses all CPUs.
 func TestLong_StrangersLeaveNothing(t *testing.T) {
 	s := startWith(t, (*system).startSignIn)
 	secret := makeUser(t, s, "alice")
@@ -60,7 +61,7 @@ func TestLong_StrangersLeaveNothing(t *testing.T) {
 	}
 }
 
-// strangersWay is a request that takes no account, and how the hub answers it as long as there are not too many.
+// strangersWay is a request that needs no account, and the hub's response to it as long as there are not too many.
 type strangersWay struct {
 	name, method, path string
 	form               url.Values
@@ -81,7 +82,7 @@ func strangersWays(t *testing.T, v *visitor) []strangersWay {
 	}
 }
 
-// visit takes one way after the other, and counts the answers.
+// visit sends one request after the other, and counts the responses.
 func visit(t *testing.T, v *visitor, ways []strangersWay) map[string]int {
 	t.Helper()
 	var next atomic.Int64
@@ -112,7 +113,7 @@ func visit(t *testing.T, v *visitor, ways []strangersWay) map[string]int {
 	return answers
 }
 
-// send takes the way once. Strangers keep no cookies.
+// send sends the request once. Strangers store no cookies.
 func (w strangersWay) send(ctx context.Context, v *visitor) (int, error) {
 	req, err := http.NewRequestWithContext(ctx, w.method, v.hub+w.path, strings.NewReader(w.form.Encode()))
 	if err != nil {
@@ -131,7 +132,7 @@ func (w strangersWay) send(ctx context.Context, v *visitor) (int, error) {
 	return resp.StatusCode, err
 }
 
-// resident is the memory of the manager.
+// resident returns the memory of the manager.
 func resident(t *testing.T, s *system) int64 {
 	t.Helper()
 	usage, err := s.hub.Manager.Usage()

@@ -27,13 +27,13 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// streams is a pod behind the hub and the ways to its streams.
+// streams is a pod behind the hub and the ways to access its streams.
 type streams struct {
 	kubelet    *kubelet
 	kubectl    string
 	kubeconfig string
 	env        []string // which protocol kubectl uses
-	// executor of client-go for that protocol.
+	// executor creates client-go's executor for a protocol.
 	executor func(*rest.Config, *url.URL) (remotecommand.Executor, error)
 }
 
@@ -76,7 +76,7 @@ func testStreams(t *testing.T, s *system) {
 	})
 }
 
-// command is a kubectl that speaks the protocol and ends with the test at the latest.
+// command returns a kubectl command that uses the protocol. It ends with the test at the latest.
 func (x *streams) command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	command := exec.CommandContext(within(t, time.Minute), x.kubectl, append([]string{"--kubeconfig", x.kubeconfig}, args...)...)

@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testSubscribe streams changes of the hub to a script with a token of a user.
+// testSubscribe streams changes of the hub to a script with a user's token.
 func testSubscribe(t *testing.T, at *computer, hub string) {
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "watches-clusters"}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, Verbs: []string{"watch"}}}}
 	binding := &rbacv1.RoleBinding{

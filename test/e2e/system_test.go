@@ -29,7 +29,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// demoToken is the token of user "demo" on the hub; "stranger" may log in and nothing else.
+// demoToken is the token of user "demo" on the hub. The user "stranger" can be authenticated but has no rights.
 const (
 	demoToken     = "demo-0123456789abcdef"
 	strangerToken = "stranger-0123456789abcdef"
@@ -38,11 +38,11 @@ const (
 // programs are built once for all tests.
 var programs framework.Programs
 
-// plugin builds kubectl-drover once, see pluginDir.
+// plugin builds kubectl-drover once (see pluginDir).
 var plugin func() (string, error)
 
-// hubs has an element for each test that runs control planes at this moment. Their memory bounds how many run at once;
-// subtests that share a hub run beside each other without.
+// hubs has an element for each test that currently runs control planes. Their memory limits how many of these tests run
+// at once. Subtests that share a hub do not need an element of their own.
 var hubs = make(chan struct{}, testkit.Hubs())
 
 func TestMain(m *testing.M) {
@@ -71,7 +71,8 @@ func buildPrograms(m *testing.M) error {
 	if programs, err = framework.Build(context.Background(), root, dir); err != nil {
 		return err
 	}
-	// Collecting garbage is a fifth of what an API server does in its short life here.
+	// Without this setting, garbage collection would use a fifth of the CPU time of an API server that runs only for a
+	// short time.
 	programs.PlaneEnv = []string{"GOGC=300", "GOMEMLIMIT=320MiB"}
 	plugin = sync.OnceValues(func() (string, error) {
 		build := exec.Command("go", "build", "-ldflags=-s -w", "-o", filepath.Join(dir, "plugin", "kubectl-drover"), "./cmd/kubectl-drover")
@@ -85,7 +86,7 @@ func buildPrograms(m *testing.M) error {
 	return nil
 }
 
-// pluginDir returns the folder of kubectl-drover, which the first call builds for all tests.
+// pluginDir returns the folder of kubectl-drover. The first call builds it for all tests.
 func pluginDir(t *testing.T) string {
 	t.Helper()
 	dir, err := plugin()
@@ -95,7 +96,7 @@ func pluginDir(t *testing.T) string {
 	return dir
 }
 
-// system is a hub and a member for one test and its subtests.
+// system is a hub and a member for a test and its subtests.
 type system struct {
 	t        *testing.T // the test that owns the processes; subtests come and go
 	programs framework.Programs
@@ -104,13 +105,13 @@ type system struct {
 	member   *framework.Plane
 }
 
-// start starts hub and member, with nothing imported yet.
+// start starts the hub and the member. Nothing is imported yet.
 func start(t *testing.T) *system {
 	t.Helper()
 	return startWith(t, (*system).startHub)
 }
 
-// startWith is start with the given hub.
+// startWith is like start, with the given hub.
 func startWith(t *testing.T, startHub func(*system, *testing.T)) *system {
 	t.Helper()
 	s := build(t)
@@ -131,7 +132,7 @@ func startWith(t *testing.T, startHub func(*system, *testing.T)) *system {
 	return s
 }
 
-// startAlone starts a hub that is its own member, with nothing imported yet.
+// startAlone starts a hub that is its own member. Nothing is imported yet.
 func startAlone(t *testing.T) *system {
 	t.Helper()
 	s := build(t)
@@ -148,8 +149,9 @@ func build(t *testing.T) *system {
 	return &system{t: t, programs: programs, dir: t.TempDir()}
 }
 
-// buildForLargeSchemas is build for control planes with the kinds of Cluster API: their schemas alone take 230 MB of an
-// API server's heap, which would collect garbage all the time within the limit of the others.
+// buildForLargeSchemas is build for control planes with the kinds of Cluster API. Their schemas alone use 230 MB of an
+// API server's heap. With the memory limit of the other control planes, such an API server would collect garbage all
+// the time.
 func buildForLargeSchemas(t *testing.T) *system {
 	t.Helper()
 	s := build(t)
@@ -176,7 +178,7 @@ func (s *system) plane(name string, users ...lab.User) (*framework.Plane, error)
 	return framework.StartPlane(ctx, s.programs, name, s.dir, users...)
 }
 
-// grant lets demo reach every Cluster of namespace default, and do everything in the member.
+// grant gives demo access to every Cluster of namespace default, and all rights in the member.
 func (s *system) grant(t *testing.T) {
 	t.Helper()
 	create(t, s.member, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "demo"},
@@ -258,7 +260,7 @@ func kill(t *testing.T, process *lab.Process) {
 	}
 }
 
-// startAgain starts the first manager of a hub and its provisioner again, after they ended.
+// startAgain starts the first manager of a hub and its provisioner again after they have ended.
 func startAgain(t *testing.T, hub *framework.Hub) {
 	t.Helper()
 	if err := hub.StartManager(within(t, time.Minute)); err != nil {
@@ -269,7 +271,7 @@ func startAgain(t *testing.T, hub *framework.Hub) {
 	}
 }
 
-// awaitWithin is await within a time that is itself tested. Waits for a processor do not count.
+// awaitWithin is like await, within a time that is itself tested. Waits for a processor do not count.
 func (s *system) awaitWithin(t *testing.T, cluster types.NamespacedName, claim time.Duration, wanted func(*v1.Cluster) bool) time.Duration {
 	t.Helper()
 	watch := testkit.StartStopwatch()
@@ -280,7 +282,8 @@ func (s *system) awaitWithin(t *testing.T, cluster types.NamespacedName, claim t
 	return took
 }
 
-// await waits for a Cluster to be as wanted and returns how long that took. limit is as for within.
+// await waits until a Cluster meets the given conditions, and returns how long this took. limit is the same as for
+// within.
 func (s *system) await(t *testing.T, cluster types.NamespacedName, limit time.Duration, wanted func(*v1.Cluster) bool) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -310,7 +313,7 @@ func secret(t *testing.T, plane *framework.Plane, namespace, name string) *corev
 	return object
 }
 
-// awaitLog waits until an agent has logged something, and returns all that it has logged.
+// awaitLog waits until an agent has logged a text, and returns everything that it has logged.
 func awaitLog(t *testing.T, agent *framework.Agent, limit time.Duration, text string) string {
 	t.Helper()
 	var logged string
@@ -324,7 +327,7 @@ func awaitLog(t *testing.T, agent *framework.Agent, limit time.Duration, text st
 	return logged
 }
 
-// kubectl runs kubectl in a member through the hub as the bearer of a token.
+// kubectl runs kubectl in a member through the hub with a token.
 func (s *system) kubectl(t *testing.T, cluster types.NamespacedName, token string, args ...string) (string, error) {
 	t.Helper()
 	return framework.Kubectl(within(t, 30*time.Second), s.programs, s.kubeconfig(t, cluster, token), nil, args...)
@@ -339,7 +342,8 @@ func (s *system) kubeconfig(t *testing.T, cluster types.NamespacedName, token st
 	return kubeconfig
 }
 
-// within ends after what an idle machine never needs; a busy one has testkit.Patience times as long.
+// within ends after a limit that an idle machine never reaches. On a busy machine, the limit is multiplied by
+// testkit.Patience.
 func within(t *testing.T, limit time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit*testkit.Patience)
@@ -356,7 +360,7 @@ func tail(file string) string {
 	return string(raw[max(0, len(raw)-most):])
 }
 
-// exitCode is that of a command that has run.
+// exitCode returns the exit code of a command that has ended.
 func exitCode(err error) int {
 	var failed *exec.ExitError
 	if errors.As(err, &failed) {

@@ -63,7 +63,7 @@ func TestATeamWorksInTwoMembers(t *testing.T) {
 	}
 }
 
-// may waits until a member's API server answers as wanted whether a user has a right.
+// may waits until the member's API server reports that a user has, or does not have, a right.
 func may(t *testing.T, plane *framework.Plane, want bool, user string, a authorizationv1.ResourceAttributes) {
 	t.Helper()
 	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
@@ -157,7 +157,8 @@ func testTeamProject(w *team, t *testing.T) {
 	if project.Status.NamespaceCount != 2 {
 		t.Errorf("the status is %+v, want two namespaces", project.Status)
 	}
-	// A namespace that a user labels in the member gets all of it, without a request to the hub.
+	// When a user adds the label to a namespace in the member, the namespace receives all objects without a request to the
+	// hub.
 	more := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web-staging", Labels: map[string]string{v1.LabelProject: "web"}}}
 	create(t, w.prod, more)
 	may(t, w.prod, true, "hub:stranger", podsIn("web-staging", "create"))
@@ -232,7 +233,7 @@ func testTeamGone(w *team, t *testing.T) {
 	})
 }
 
-// leftIn returns an error if a member still has objects of the team. The guards stay.
+// leftIn returns an error if a member still has objects of the team. The guards remain.
 func leftIn(ctx context.Context, plane *framework.Plane) error {
 	ours := client.MatchingLabels{v1.LabelManagedBy: v1.ManagedBy}
 	for _, list := range []client.ObjectList{&rbacv1.ClusterRoleList{}, &rbacv1.ClusterRoleBindingList{}, &rbacv1.RoleBindingList{}, &corev1.SecretList{}} {

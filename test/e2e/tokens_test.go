@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// registrationOf returns the Secret that a Cluster's agent joins by.
+// registrationOf returns the Secret with which a Cluster's agent joins.
 func (s *system) registrationOf(t *testing.T, cluster types.NamespacedName) *corev1.Secret {
 	t.Helper()
 	name := registration.RegistrationSecret(cluster)
@@ -54,7 +54,7 @@ func (s *system) renewed(t *testing.T, cluster types.NamespacedName) []byte {
 	return manifest
 }
 
-// rejoin applies a manifest in a member whose agent runs.
+// rejoin applies a manifest in a member whose agent is running.
 func (s *system) rejoin(t *testing.T, manifest []byte, namespace string) {
 	t.Helper()
 	if err := framework.ApplyManifest(within(t, 30*time.Second), s.member, manifest, namespace); err != nil {
@@ -62,7 +62,7 @@ func (s *system) rejoin(t *testing.T, manifest []byte, namespace string) {
 	}
 }
 
-// testWrongToken: an agent with an unknown token waits for another one.
+// testWrongToken checks that an agent with an unknown token waits for another token.
 func testWrongToken(t *testing.T, s *system) {
 	cluster, manifest := s.created(t, "wrong")
 	namespace := agentNamespace(cluster.Name)
@@ -98,7 +98,7 @@ func testWrongToken(t *testing.T, s *system) {
 	})
 }
 
-// setToken gives an agent another token to join with.
+// setToken sets another token with which an agent joins.
 func (s *system) setToken(t *testing.T, namespace, token string) {
 	t.Helper()
 	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: protocol.RegistrationSecret}}
@@ -138,7 +138,7 @@ func testExpiredToken(t *testing.T, s *system) {
 	})
 }
 
-// testUsedToken: an agent that lost its key does not get another one by the same token.
+// testUsedToken checks that an agent that lost its key does not get another key with the same token.
 func testUsedToken(t *testing.T, s *system) {
 	cluster, agent := s.ready(t, "used")
 	kill(t, agent.Process)
@@ -176,7 +176,8 @@ func testChosenToken(t *testing.T, s *system) {
 	s.await(t, cluster, 20*time.Second, framework.Ready)
 }
 
-// testRebuiltMember: with a new token another cluster takes the name over. The hub's own control plane is that cluster.
+// testRebuiltMember checks that another cluster can take over the name with a new token. This cluster is the hub's own
+// control plane.
 func testRebuiltMember(t *testing.T, s *system) {
 	cluster, old := s.ready(t, "rebuilt")
 	manifest := s.renewed(t, cluster)

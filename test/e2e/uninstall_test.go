@@ -27,8 +27,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testUninstall removes only the agent of a member manually, twice: a new agent removes the rest the first time, and
-// the plugin the second time.
+// testUninstall manually removes only the agent of a member, twice. The first time, a new agent removes the rest, and
+// the second time, the plugin does.
 func testUninstall(t *testing.T, s *system) {
 	former, agent := s.imported(t, "former", s.member, protocol.AgentNamespace)
 	s.await(t, former, 30*time.Second, framework.Ready)
@@ -66,7 +66,7 @@ func testUninstall(t *testing.T, s *system) {
 	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error { // an agent that was killed before has left none
 		return s.member.Client.Get(ctx, types.NamespacedName{Name: v1.PlansNamespace}, &corev1.Namespace{})
 	})
-	// The agent makes these before the first Job of a Plan.
+	// The agent creates these objects before the first Job of a Plan.
 	if _, err := s.member.Kubectl(t.Context(), []byte(`
 {apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: drover-plan, labels: {app.kubernetes.io/managed-by: drover}}}
 ---
@@ -152,7 +152,7 @@ func (s *system) delivered(t *testing.T) (names []string) {
 	return names
 }
 
-// orphan deletes a Cluster and leaves its agent alone.
+// orphan deletes a Cluster without changing its agent.
 func (s *system) orphan(t *testing.T, cluster types.NamespacedName) {
 	t.Helper()
 	c := s.cluster(t, cluster)

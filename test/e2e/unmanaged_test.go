@@ -17,8 +17,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestLong_ThePageSaysThatNoManagerLeads takes the manager's right to renew its Lease. The manager then ends, starts
-// again, and serves the page without leading. The user has signed in at the hub and has no rights of their own.
+// TestLong_ThePageSaysThatNoManagerLeads removes the manager's right to renew its Lease. The manager then ends, starts
+// again, and serves the page without leading. The user has signed in to the hub and has no rights.
 func TestLong_ThePageSaysThatNoManagerLeads(t *testing.T) {
 	t.Parallel()
 	chromium.Find(t) // before a hub is started

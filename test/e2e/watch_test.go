@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// through is demo's client for a member through the hub.
+// through is a client of user demo for a member through the hub.
 func (s *system) through(t *testing.T, cluster types.NamespacedName) client.WithWatch {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig(t, cluster, demoToken))
@@ -78,7 +78,8 @@ func testWatch(t *testing.T, s *system) {
 	})
 }
 
-// testPrompt counts from when the write was seen without the hub, so that a busy machine does not count.
+// testPrompt measures from the time when the write was seen without the hub, so that delays of a busy machine do not
+// count.
 func testPrompt(t *testing.T, s *system, namespace string, through, direct watch.Interface) {
 	took, whole := make([]time.Duration, 21), make([]time.Duration, 21)
 	for i := range took {

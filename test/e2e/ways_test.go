@@ -26,7 +26,7 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// TestAHubOnIPv6Alone has hub, agent and user meet on [::1].
+// TestAHubOnIPv6Alone runs the hub, the agent and the user on [::1] only.
 func TestAHubOnIPv6Alone(t *testing.T) {
 	t.Parallel()
 	if listener, err := net.Listen("tcp", "[::1]:0"); err != nil {
@@ -46,9 +46,9 @@ func TestAHubOnIPv6Alone(t *testing.T) {
 	}
 }
 
-// TestAnAgentBehindAProxyWithAPassword has an agent reach the hub through Debian's tinyproxy, whose password is in a
-// Secret of the member. A proxy is not used for "localhost" and loopback addresses, but it is for LOCALHOST, which
-// leads there too.
+// TestAnAgentBehindAProxyWithAPassword runs an agent that reaches the hub through Debian's tinyproxy. The proxy's
+// password is in a Secret in the member. Programs do not use a proxy for "localhost" and loopback addresses. They do
+// use it for LOCALHOST, which resolves to the same address.
 func TestAnAgentBehindAProxyWithAPassword(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("tinyproxy")
@@ -107,7 +107,7 @@ func TestAnAgentBehindAProxyWithAPassword(t *testing.T) {
 	}
 }
 
-// startLayout starts a hub that is its own member, as startAlone does, in a layout.
+// startLayout starts a hub that is its own member, like startAlone, in a layout.
 func startLayout(t *testing.T, layout framework.Layout) *system {
 	t.Helper()
 	s := build(t)
@@ -126,8 +126,8 @@ func startLayout(t *testing.T, layout framework.Layout) *system {
 	return s
 }
 
-// startProxy starts tinyproxy on loopback with one more line of configuration. It returns its address and the file that
-// has its requests.
+// startProxy starts tinyproxy on the loopback address with one additional line of configuration. It returns its address
+// and the file with its requests.
 func startProxy(t *testing.T, program, more string) (address, logged string) {
 	t.Helper()
 	address, err := lab.FreeAddress("127.0.0.1")

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// completeCases are objects of health_test.yaml with the health of a tool that waits for all members.
+// completeCases are objects of health_test.yaml, with their health according to a tool that waits for all members.
 var completeCases = map[string]string{
 	"project_healthy.yaml":                                   "Healthy",
 	"project_away_healthy.yaml":                              "Progressing",
@@ -33,7 +33,7 @@ var completeCases = map[string]string{
 	"projectroletemplatebinding_no_project_progressing.yaml": "Progressing",
 }
 
-// completeBlocks returns the manifests for Flux and Argo CD in the guide's section.
+// completeBlocks returns the manifests for Flux and Argo CD from that section of the guide.
 func completeBlocks(t *testing.T) (flux, argo map[string]any) {
 	t.Helper()
 	text, err := os.ReadFile(testkit.Path(t, "docs/guide/gitops.md"))
@@ -53,8 +53,8 @@ func completeBlocks(t *testing.T) (flux, argo map[string]any) {
 	return flux, argo
 }
 
-// TestTheGuidesExpressionsWaitForAllMembers evaluates them as kustomize-controller does: it first compares the
-// generations, and then asks whether the object failed, or is current.
+// TestTheGuidesExpressionsWaitForAllMembers evaluates the expressions as kustomize-controller does: it first compares
+// the generations, and then checks whether the object failed, or is current.
 func TestTheGuidesExpressionsWaitForAllMembers(t *testing.T) {
 	t.Parallel()
 	flux, _ := completeBlocks(t)

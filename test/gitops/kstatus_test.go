@@ -14,8 +14,8 @@ import (
 func TestFluxAndArgoCDReadTheSameHealth(t *testing.T) {
 	t.Parallel()
 	same := map[string]status.Status{"Healthy": status.CurrentStatus, "Progressing": status.InProgressStatus, "Degraded": status.FailedStatus}
-	// What only one of the two can say. The schema's default gives each object a Ready condition, so that none is
-	// without a status.
+	// These objects can only be expressed in one of the two. The schema's default gives each object a Ready condition, so
+	// every object has a status.
 	differ := map[string]status.Status{
 		"testdata/cluster_without_status_progressing.yaml": status.CurrentStatus,
 		"testdata/cluster_tunnel_lost_degraded.yaml":       status.InProgressStatus,

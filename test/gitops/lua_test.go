@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gitops tests what GitOps tools read of Drover's objects.
+// Package gitops tests how GitOps tools interpret Drover's objects.
 package gitops
 
 import (
@@ -23,13 +23,13 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// health is what Argo CD knows of an object.
+// health is the health of an object for Argo CD.
 type health struct {
 	Status  string `json:"status"`
 	Message string `json:"message"`
 }
 
-// healthCase is one of a health_test.yaml, which has Argo CD's form.
+// healthCase is a test case in health_test.yaml, which has Argo CD's format.
 type healthCase struct {
 	InputPath    string `json:"inputPath"`
 	HealthStatus health `json:"healthStatus"`
@@ -37,7 +37,7 @@ type healthCase struct {
 	object *unstructured.Unstructured
 }
 
-// folder is where config/argocd has the script for all kinds of the group.
+// folder is the folder of config/argocd with the script for all kinds of the group.
 func folder(t *testing.T) string {
 	return testkit.Path(t, "config/argocd/resource_customizations/cluster.drover.dev/_")
 }
@@ -88,7 +88,8 @@ func TestTheHealthScriptSaysWhatItsTestsExpect(t *testing.T) {
 	}
 }
 
-// TestEachKindHasTestsOfItsHealth: a kind without one may have conditions of other names.
+// TestEachKindHasTestsOfItsHealth checks that no kind lacks a test, because an untested kind may have conditions of
+// other names.
 func TestEachKindHasTestsOfItsHealth(t *testing.T) {
 	t.Parallel()
 	tested := map[string]bool{}
@@ -116,7 +117,7 @@ func TestEachKindHasTestsOfItsHealth(t *testing.T) {
 	}
 }
 
-// crds returns the files with the CRDs of folders.
+// crds returns the files with the CRDs in folders.
 func crds(t *testing.T, folders ...string) (all []string) {
 	t.Helper()
 	for _, folder := range folders {
@@ -129,8 +130,8 @@ func crds(t *testing.T, folders ...string) (all []string) {
 	return all
 }
 
-// TestStatusOfEachKindHasObservedGeneration: without that, kstatus and the health script take a status of before
-// a change for one of after it.
+// TestStatusOfEachKindHasObservedGeneration checks this because otherwise kstatus and the health script would take a
+// status from before a change for a status from after it.
 func TestStatusOfEachKindHasObservedGeneration(t *testing.T) {
 	t.Parallel()
 	for _, file := range crds(t, "config/crd/bases", "config/provision/bases", "config/clusterapi/bases") {
@@ -150,7 +151,8 @@ func TestStatusOfEachKindHasObservedGeneration(t *testing.T) {
 	}
 }
 
-// TestTheSamplesOfHealthAreObjectsOfTheirKinds: a field that a kind does not have proves nothing of it.
+// TestTheSamplesOfHealthAreObjectsOfTheirKinds checks that the samples have only fields of their kinds, because other
+// fields would prove nothing.
 func TestTheSamplesOfHealthAreObjectsOfTheirKinds(t *testing.T) {
 	t.Parallel()
 	scheme := runtime.NewScheme()
@@ -168,7 +170,7 @@ func TestTheSamplesOfHealthAreObjectsOfTheirKinds(t *testing.T) {
 	}
 }
 
-// TestTheConfigMapHasTheHealthScript: Argo CD reads wildcards in argocd-cm under this key only.
+// TestTheConfigMapHasTheHealthScript checks this because Argo CD reads wildcards in argocd-cm only under this key.
 func TestTheConfigMapHasTheHealthScript(t *testing.T) {
 	t.Parallel()
 	script, err := os.ReadFile(filepath.Join(folder(t), "health.lua"))
@@ -190,8 +192,8 @@ func TestTheConfigMapHasTheHealthScript(t *testing.T) {
 	}
 }
 
-// runHealth runs a script as Argo CD does: with the libraries base, package and table only, the object as the global
-// obj.
+// runHealth runs a script as Argo CD does: with only the libraries base, package and table, and with the object as the
+// global obj.
 func runHealth(script string, object *unstructured.Unstructured) (health, error) {
 	state := lua.NewState(lua.Options{SkipOpenLibs: true})
 	defer state.Close()
@@ -215,7 +217,7 @@ func runHealth(script string, object *unstructured.Unstructured) (health, error)
 	return got, nil
 }
 
-// luaValue returns a value of JSON as Lua has it.
+// luaValue converts a JSON value to Lua.
 func luaValue(state *lua.LState, value any) lua.LValue {
 	switch v := value.(type) {
 	case map[string]any:

@@ -41,7 +41,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// sent are the entry points at which others are connected, or answer what the manager has asked.
+// sent are the entry points where others connect, or respond to requests of the manager.
 func sent(t *testing.T) []entry {
 	t.Helper()
 	joins := joining(t)
@@ -79,7 +79,7 @@ func sent(t *testing.T) []entry {
 	}
 }
 
-// nobodys are no keys.
+// nobodys is a set of keys without any keys.
 type nobodys struct{ token.Keys }
 
 // tunnel is a member that sends one text.
@@ -102,7 +102,7 @@ func (s *tunnel) Err() error                  { return nil }
 func (s *tunnel) Drain(context.Context) error { return nil }
 func (s *tunnel) Close() error                { return nil }
 
-// ending closes a channel when it is closed.
+// ending closes a channel when it is closed itself.
 type ending struct {
 	io.Reader
 	closed chan struct{}
@@ -164,7 +164,7 @@ func (watching) GetInformer(context.Context, client.Object, ...cache.InformerGet
 	return nil, errors.New("no cache here")
 }
 
-// resume asks for a stream that goes on at a token.
+// resume requests a stream that continues from a token.
 func resume(t *testing.T, text string) {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -184,7 +184,7 @@ func resume(t *testing.T, text string) {
 	}
 }
 
-// hub lets a user sign in to a GitHub that answers by the path, or by "/" for all others.
+// hub makes a user sign in to a GitHub server that responds by path. The path "/" applies to all other paths.
 func hub(t *testing.T, answers map[string]string) {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -213,16 +213,16 @@ func hub(t *testing.T, answers map[string]string) {
 	}
 }
 
-// element is an element of BER with a length of four bytes.
+// element returns a BER element with a length of four bytes.
 func element(tag byte, content string) string {
 	n := len(content)
 	return string([]byte{tag, 0x84, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}) + content
 }
 
-// message is one of LDAP that answers a bind, with elements in it.
+// message returns an LDAP message that responds to a bind request, with elements in it.
 func message(elements string) string { return element(0x30, "\x02\x01\x01"+element(0x61, elements)) }
 
-// nested is an element in an element, so deep.
+// nested returns elements in elements to the given depth.
 func nested(depth int) string {
 	var heads []byte
 	for size := 6 * depth; size > 0; size -= 6 {
@@ -232,7 +232,7 @@ func nested(depth int) string {
 	return string(heads)
 }
 
-// directory lets a user sign in to a directory that answers the first request with a text.
+// directory makes a user sign in to a directory that responds to the first request with a text.
 func directory(t *testing.T, text string) {
 	t.Helper()
 	lender := httptest.NewTLSServer(http.NotFoundHandler()) // of its certificate

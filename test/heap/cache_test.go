@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// tenantCeiling is what one workspace may have every replica hold, by objects as many as the quota of
-// docs/operations/limits.md allows.
+// tenantCeiling is the maximum memory that one workspace may use in every replica, with the number of objects that the
+// quota of docs/operations/limits.md allows.
 const tenantCeiling = 64 << 20
 
 // kept are the objects of one kind that a tenant may write and the manager caches.
@@ -92,8 +92,8 @@ func kinds(t *testing.T) []kept {
 	return all
 }
 
-// fillMetadata gives an object a megabyte of metadata: Kubernetes bounds annotations to 256 KiB, and the rest by the
-// size of the object only.
+// fillMetadata gives an object a megabyte of metadata. Kubernetes limits annotations to 256 KiB, and other metadata
+// only by the size of the object.
 func fillMetadata(o client.Object) {
 	labels, annotations := map[string]string{v1.LabelManagedBy: v1.ManagedBy}, map[string]string{}
 	for key, value := range o.GetLabels() {

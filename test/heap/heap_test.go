@@ -27,15 +27,16 @@ import (
 	"github.com/drover-dev/drover/internal/signin/oidc"
 )
 
-// ceiling is what one request, or one text of a tenant, may cost while it is worked on.
+// ceiling is the maximum memory that a single request, or a single text of a tenant, may use while it is processed.
 const ceiling = 16 << 20
 
-// fill repeats a unit between a head and a tail until the text has so many bytes.
+// fill repeats a unit between a head and a tail until the text has the given number of bytes.
 func fill(size int, head, unit, tail string) string {
 	return head + strings.Repeat(unit, (size-len(head)-len(tail))/len(unit)) + tail
 }
 
-// allocated returns how many bytes a function allocates. That is never less than what it holds at any moment.
+// allocated returns the number of bytes that a function allocates. The function never uses more memory than that at any
+// moment.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -44,17 +45,17 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// entry is a way to make the manager decode data that others wrote.
+// entry is a way to make the manager decode other users' data.
 type entry struct {
 	name string
-	// the author of the decoded data.
+	// The author of the decoded data.
 	who string
-	// texts are the worst that are known: as long as the way lets through, and longer.
+	// texts are the worst known texts: as long as the entry point allows, and longer.
 	texts map[string]string
 	use   func(t *testing.T, text string)
 }
 
-// dense are JSON texts of which decoding makes most, inside of a head and a tail.
+// dense are JSON texts that need the most memory when they are decoded, between a head and a tail.
 func dense(size int, head, tail string) map[string]string {
 	return map[string]string{
 		"empty objects": fill(size, head+"[", "{},", "{}]"+tail), "small objects": fill(size, head+"[", `{"":0},`, "{}]"+tail), "zeros": fill(size, head+"[", "0,", "0]"+tail),
@@ -133,7 +134,7 @@ func TestDecodingTheWorstTextOfEachEntryPointIsBounded(t *testing.T) {
 	}
 }
 
-// hook sends a request as anyone may.
+// hook sends a request without credentials, as anyone may.
 func hook(t *testing.T, text string) {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -144,14 +145,14 @@ func hook(t *testing.T, text string) {
 	}
 }
 
-// discard is a ResponseWriter that keeps nothing.
+// discard is a ResponseWriter that discards everything.
 type discard struct{}
 
 func (discard) Header() http.Header         { return http.Header{} }
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 func (discard) WriteHeader(int)             {}
 
-// provider lets a user sign in to a provider with arbitrary answers.
+// provider makes a user sign in to a provider with arbitrary responses.
 func provider(t *testing.T, configuration, tokens string) {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -188,7 +189,7 @@ func provider(t *testing.T, configuration, tokens string) {
 	}
 }
 
-// What an agent reports is kept for each member, so it must not hold the line that it came in.
+// An agent's report is kept for each member, so it must not reference the memory of the line in which it arrived.
 func TestTextThatIsCutOffIsNotKeptInMemory(t *testing.T) {
 	const reports, line = 200, 64 << 10
 	var kept []*protocol.Report
@@ -213,7 +214,7 @@ func TestTextThatIsCutOffIsNotKeptInMemory(t *testing.T) {
 	}
 }
 
-// heapOf returns by how much the heap has grown when all garbage of a function is gone.
+// heapOf returns by how many bytes the heap has grown when all garbage of a function is collected.
 func heapOf(f func() any) uint64 {
 	var before, after runtime.MemStats
 	runtime.GC()

@@ -34,14 +34,14 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// agentsOf and agentsTrust are variables of a process that runs the agents of idle members: the hub's URL and its
-// certificate in PEM.
+// agentsOf and agentsTrust are variables of a process that runs the agents of idle members. They contain the hub's URL
+// and its certificate in PEM format.
 const agentsOf, agentsTrust = "DROVER_HEAP_AGENTS_OF", "DROVER_HEAP_AGENTS_TRUST"
 
 const (
 	idleMembers = 500
-	// The tunnel of an idle member may take so many bytes of the hub's heap and of its stacks. The member has two
-	// goroutines with stacks of 4 KB each. The remainder belongs to goroutines that run for a moment.
+	// The tunnel of an idle member may use this number of bytes of the hub's heap and stacks. The member has two
+	// goroutines with stacks of 4 KB each. The rest is for goroutines that run for a moment.
 	idleHeap, idleStack = 24 << 10, 10 << 10
 )
 
@@ -82,7 +82,7 @@ func TestIdleMembersTakeLittleMemory(t *testing.T) {
 		return nil
 	}
 	testkit.Eventually(t, time.Minute, all)
-	// Keepalives go on while a member is idle, and their answers are read on the stack of the tunnel's reader.
+	// Keepalives continue while a member is idle. Their responses are read on the stack of the tunnel's reader.
 	reported := pings.Load()
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
 		if n := pings.Load() - reported; n < 2*idleMembers {
@@ -102,7 +102,7 @@ func TestIdleMembersTakeLittleMemory(t *testing.T) {
 
 func memberName(i int) string { return "member-" + strconv.Itoa(i) }
 
-// settled returns the memory that is in use when garbage is gone and the stacks have shrunk.
+// settled returns the memory in use after garbage is collected and the stacks have shrunk.
 func settled() (m runtime.MemStats) {
 	for range 5 { // each collection halves a stack at most once
 		runtime.GC()
@@ -111,7 +111,8 @@ func settled() (m runtime.MemStats) {
 	return m
 }
 
-// startAgents runs the agents in a process of their own, so that their memory does not count. It ends with the test.
+// startAgents runs the agents in a separate process, so that their memory does not count. The process ends with the
+// test.
 func startAgents(t *testing.T, hub *httptest.Server) {
 	t.Helper()
 	program, err := os.Executable()

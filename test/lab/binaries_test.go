@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// tinyStore builds a tiny local module under the names of all default programs. Its go command notes each call.
+// tinyStore builds a tiny local module under the names of all default programs. Its go command records each call.
 func tinyStore(t *testing.T, root string) *store {
 	t.Helper()
 	goBinary, err := exec.LookPath("go")
@@ -123,7 +123,7 @@ func assertNoBinary(t *testing.T, s *store) {
 	}
 }
 
-// stuckGo is a go command that writes half a binary, writes its pid to a pipe and hangs.
+// stuckGo is a go command that writes half a binary, writes its PID to a pipe and hangs.
 const stuckGo = `#!/bin/sh
 while [ "$1" != -o ]; do shift; done
 printf half > "$2"
@@ -131,7 +131,8 @@ echo $$ > %s/pipe
 exec sleep 300
 `
 
-// stuckStore returns a store whose build hangs, and a function that waits until it does and gives the pid of its go.
+// stuckStore returns a store whose build hangs, and a function that waits until it hangs and returns the PID of its go
+// command.
 func stuckStore(t *testing.T, root string) (*store, func() int) {
 	t.Helper()
 	tinyStore(t, root)

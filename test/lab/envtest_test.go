@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// A machine without a network must learn soon that it cannot download, and not compile the tool first.
+// A machine without a network must notice quickly that it cannot download the tool, and must not compile it first.
 func TestNothingIsCompiledIfTheIndexCannotBeRead(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections without answering
 	if err != nil {

@@ -24,7 +24,7 @@ const (
 	helperDirEnv = "DROVER_LAB_TEST_DIR"
 )
 
-// TestMain turns the test binary into one of the helpers when it is started as such: programs that get killed.
+// TestMain makes the test binary act as a helper if it is started as one. Helpers are programs that are killed.
 func TestMain(m *testing.M) {
 	helpers := map[string]func(dir string) error{
 		"build":          helperBuild,
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	select {} // wait to be killed
 }
 
-// startHelper runs the test binary as a helper and returns it and its first line of output.
+// startHelper runs the test binary as a helper, and returns the helper and its first line of output.
 func startHelper(t *testing.T, name, dir string) (*exec.Cmd, string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -64,19 +64,19 @@ func startHelper(t *testing.T, name, dir string) (*exec.Cmd, string) {
 	return cmd, strings.TrimSpace(line)
 }
 
-// killHelper is kill -9.
+// killHelper kills the helper with SIGKILL.
 func killHelper(cmd *exec.Cmd) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 }
 
-// alive reports whether a process with this pid runs, zombies not counted.
+// alive reports whether a process with this PID runs. It ignores zombies.
 func alive(pid int) bool {
 	_, zombie, err := bornAt(pid)
 	return err == nil && !zombie
 }
 
-// eventually polls a condition that the kernel or another process makes true.
+// eventually polls until a condition is met that depends on the kernel or another process.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -114,7 +114,7 @@ func exists(path string) bool {
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// A watchedOutput lets a test wait until a text was printed.
+// watchedOutput lets a test wait until a text is printed.
 type watchedOutput struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

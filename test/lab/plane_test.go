@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// call sends one request and returns the status code and the decoded answer.
+// call sends a request and returns the status code and the decoded response.
 func call(t *testing.T, config *rest.Config, method, path, body string) (int, map[string]any) {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)

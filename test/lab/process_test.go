@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// shell starts a script as a process that is killed at the end of the test, and waits until it has said "ready".
+// shell starts a script as a process that is killed at the end of the test, and waits until the script prints "ready".
 func shell(t *testing.T, script string, change func(*Command)) *Process {
 	t.Helper()
 	c := Command{Name: "script", Path: "/bin/sh", Args: []string{"-c", script}, LogFile: filepath.Join(t.TempDir(), "log")}
@@ -175,7 +175,7 @@ func needLinux(t *testing.T) {
 	}
 }
 
-// helperStart starts one process and prints its pid.
+// helperStart starts a process and prints its PID.
 func helperStart(dir string, detached bool) error {
 	p, err := Command{
 		Path: "/bin/sleep", Args: []string{"300"}, Detached: detached,

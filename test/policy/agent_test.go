@@ -18,8 +18,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// field is a field of a Cluster's spec: what an editor tries to set, and what refuses it when the Cluster is there and
-// when it is made. Empty for nothing.
+// field is a field of a Cluster's spec: what an editor tries to set, and what rejects this if the Cluster exists and if
+// it is created. Empty means that nothing rejects it.
 type field struct{ value, patch, create string }
 
 const (
@@ -28,7 +28,7 @@ const (
 	secretRight   = "cannot get Secret chosen"
 )
 
-// fields are all that there are. A new one needs a decision here: may a user set it who may only edit the Cluster?
+// fields are all fields that exist. A new field needs a decision here: may a user who may only edit the Cluster set it?
 func fields() map[string]field {
 	return map[string]field{
 		"agent.image":                      {`"evil:v1"`, agentRight, agentRight},
@@ -55,7 +55,7 @@ func fields() map[string]field {
 	}
 }
 
-// schemaFields are the fields of spec and of its parts in the schema.
+// schemaFields returns the fields of spec and of its parts in the schema.
 func schemaFields(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(testkit.Path(t, "config/crd/bases/cluster.drover.dev_clusters.yaml"))
@@ -78,7 +78,7 @@ func schemaFields(t *testing.T) []string {
 	return names
 }
 
-// nested is JSON with a value at a path, such as {"spec":{"agent":{"image":"x"}}} for agent.image.
+// nested returns JSON with a value at a path, such as {"spec":{"agent":{"image":"x"}}} for agent.image.
 func nested(path, value string) string {
 	parts := append([]string{"spec"}, strings.Split(path, ".")...)
 	for _, part := range slices.Backward(parts) {
@@ -87,8 +87,8 @@ func nested(path, value string) string {
 	return value
 }
 
-// testAgent patches every field of a Cluster's spec as the editor that is shipped. What decides who has the agent's
-// rights takes a separate right, to set it, to remove it, and to set it at creation.
+// testAgent patches every field of a Cluster's spec with the shipped editor role. Fields that decide who has the
+// agent's rights require a separate right to set them, to remove them, and to set them at creation.
 func testAgent(t *testing.T, h *fixture) {
 	h.bindRole(t, "edith", "drover-workspace-editor")
 	h.AwaitRights(t, "edith", h.workspace, may("clusters", "patch", "create"))
@@ -133,7 +133,8 @@ func testAgent(t *testing.T, h *fixture) {
 	testAgentDefaults(t, h, plain.GetName(), full.GetName())
 }
 
-// testAgentDefaults: a value that is the default, or present already, changes nothing, and an editor may write it.
+// testAgentDefaults checks that an editor may write a value that is the default, or is already present, because this
+// changes nothing.
 func testAgentDefaults(t *testing.T, h *fixture, plain, full string) {
 	const defaults = `{"spec":{"agent":{"trust":"Pinned","profile":"Full","image":"","env":[],"tolerations":[],"nodeSelector":{},"priorityClassName":"","nodeAgent":false}}}`
 	editor := h.as(t, "edith")

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testBuiltInRoles has the manager apply the built-in role templates with the rights of its own account.
+// testBuiltInRoles makes the manager apply the built-in role templates with the rights of its own account.
 func testBuiltInRoles(t *testing.T, h *fixture) {
 	templates, err := role.Templates()
 	if err != nil || len(templates) < 20 {
@@ -58,7 +58,7 @@ func testBuiltInRoles(t *testing.T, h *fixture) {
 	lead()
 	want, before := read(changed), rules(kept)
 	change(changed, func(r *v1.RoleTemplate) { r.Spec.Rules, r.Spec.Locked = other, true })
-	// Another client owns the item that it adds to the set.
+	// Another client owns the element that it adds to the set.
 	wider := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"inherits": []any{"secrets-view"}}}}
 	wider.SetGroupVersionKind(v1.GroupVersion.WithKind("RoleTemplate"))
 	wider.SetName(changed)

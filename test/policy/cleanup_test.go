@@ -22,8 +22,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestAWorkspaceIsDeleted lets kube-controller-manager delete a workspace, and what belongs to an object that is gone,
-// in both of the ways in which it may be run: with a ServiceAccount for each of its controllers, and as one user.
+// TestAWorkspaceIsDeleted runs kube-controller-manager to delete a workspace, and to collect the dependents of a
+// deleted object. It uses both ways in which kube-controller-manager can run: with a ServiceAccount for each
+// controller, and with a single user.
 func TestAWorkspaceIsDeleted(t *testing.T) {
 	for _, accounts := range []bool{true, false} {
 		t.Run(fmt.Sprintf("use-service-account-credentials=%t", accounts), func(t *testing.T) {
@@ -51,7 +52,7 @@ func TestAWorkspaceIsDeleted(t *testing.T) {
 	}
 }
 
-// kept are objects of a workspace, most of which take a separate right to delete.
+// kept are objects of a workspace, most of which require a separate right to delete.
 func kept(t *testing.T, workspace string) []*unstructured.Unstructured {
 	t.Helper()
 	var all []*unstructured.Unstructured
@@ -68,8 +69,8 @@ func kept(t *testing.T, workspace string) []*unstructured.Unstructured {
 	return all
 }
 
-// startControllers starts a hub with a controller manager. As one user it has what its controllers need and no verb of
-// Drover's.
+// startControllers starts a hub with a controller manager. If the controller manager runs as a single user, this user
+// has the rights that its controllers need, and none of Drover's own verbs.
 func startControllers(t *testing.T, accounts bool) *fixture {
 	t.Helper()
 	plane, err := lab.Start(t.Context(), lab.Options{ControllerManager: true, Progress: os.Stderr,

@@ -31,14 +31,14 @@ func cluster(t *testing.T, namespace, name, rest string) *unstructured.Unstructu
 	return object(t, fmt.Sprintf("{kind: Cluster, metadata: {namespace: %s, name: %s%s}}", namespace, name, rest))
 }
 
-// cleaners are the users that Kubernetes removes things as: the garbage collector and the namespace controller, which
-// are one user where kube-controller-manager runs without --use-service-account-credentials.
+// cleaners are the users as which Kubernetes removes objects: the garbage collector and the namespace controller. They
+// are the same user if kube-controller-manager runs without --use-service-account-credentials.
 var cleaners = []string{
 	"system:kube-controller-manager", "system:serviceaccount:kube-system:generic-garbage-collector", "system:serviceaccount:kube-system:namespace-controller",
 }
 
-// testClusterRestored: a user whose binding was deleted after the backup, and who may write Clusters, cannot have it
-// granted again.
+// testClusterRestored checks that a user whose binding was deleted after the backup, and who may write Clusters, cannot
+// cause it to be granted again.
 func testClusterRestored(t *testing.T, h *fixture) {
 	write := may("clusters", "get", "create", "update", "patch")
 	h.allow(t, "writer", h.workspace, write, may("clusters/labels", "update"), may("clusters/agent", "delete"))
@@ -63,7 +63,8 @@ func testClusterRestored(t *testing.T, h *fixture) {
 	wantTaken(t, h.as(t, "writer").Create(t.Context(), cluster(t, h.workspace, "held-again", ""), client.DryRunAll))
 }
 
-// testHostRestored: a user who may write Hosts cannot have one cleaned by confirming what a restored hub would do.
+// testHostRestored checks that a user who may write Hosts cannot cause a Host to be cleaned by confirming what a
+// restored hub would do.
 func testHostRestored(t *testing.T, h *fixture) {
 	write := may("hosts", "get", "create", "update", "patch")
 	h.allow(t, "host-writer", h.workspace, write, may("clusters/agent", "update"), may("hosts/plan", "update"))
@@ -80,8 +81,8 @@ func testHostRestored(t *testing.T, h *fixture) {
 	wantRefused(t, h.as(t, "host-writer").Create(t.Context(), again, client.DryRunAll), "cannot update hosts/agent again")
 }
 
-// testClusterLabels: a label brings a Cluster under the bindings, Projects and Plans of other users, by whatever
-// request it is written.
+// testClusterLabels checks every request that writes a Cluster's labels, because a label makes other users' bindings,
+// Projects and Plans select the Cluster.
 func testClusterLabels(t *testing.T, h *fixture) {
 	write := may("clusters", "get", "create", "update", "patch")
 	h.allow(t, "relabeller", h.workspace, write)
@@ -129,7 +130,7 @@ func testClusterLabels(t *testing.T, h *fixture) {
 	})
 }
 
-// crowded is a Cluster with so many labels.
+// crowded is a Cluster with the given number of labels.
 func crowded(t *testing.T, namespace, name string, labels int) *unstructured.Unstructured {
 	t.Helper()
 	o := cluster(t, namespace, name, "")
@@ -137,7 +138,7 @@ func crowded(t *testing.T, namespace, name string, labels int) *unstructured.Uns
 	return o
 }
 
-// numbered are so many labels that begin with the prefix.
+// numbered returns the given number of labels that begin with the prefix.
 func numbered(n int, prefix string) map[string]string {
 	labels := map[string]string{}
 	for i := range n {
@@ -146,7 +147,8 @@ func numbered(n int, prefix string) map[string]string {
 	return labels
 }
 
-// testClusterMetadata: a user who may create Clusters cannot fill the memory of the manager with labels and finalizers.
+// testClusterMetadata checks that a user who may create Clusters cannot fill the manager's memory with labels and
+// finalizers.
 func testClusterMetadata(t *testing.T, h *fixture) {
 	h.allow(t, "crowder", h.workspace, may("clusters", "get", "create", "update", "patch"), may("clusters/labels", "update"), may("clusters/agent", "delete"))
 	user := h.as(t, "crowder")
@@ -191,7 +193,7 @@ func testClusterMetadata(t *testing.T, h *fixture) {
 	})
 }
 
-// testClusterFacts: only the manager writes what the agent found, at creation and later.
+// testClusterFacts checks that only the manager writes what the agent has detected, at creation and later.
 func testClusterFacts(t *testing.T, h *fixture) {
 	h.allow(t, "clusters", h.workspace, may("clusters", "get", "create", "patch"), may("clusters/labels", "update"))
 	person := h.as(t, "clusters")
@@ -217,8 +219,8 @@ func testClusterFacts(t *testing.T, h *fixture) {
 	wantTaken(t, h.as(t, "backup").Create(t.Context(), made, client.DryRunAll))
 }
 
-// testClusterDeletion: deleting a Cluster uninstalls the agent with all that it keeps, so it takes a separate right, by
-// every request that deletes.
+// testClusterDeletion checks that every request that deletes a Cluster requires a separate right, because this
+// uninstalls the agent with everything that it maintains.
 func testClusterDeletion(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	write := may("clusters", "get", "create", "update", "patch", "delete", "deletecollection")
@@ -255,7 +257,8 @@ func testClusterDeletion(t *testing.T, h *fixture) {
 	testProtection(t, h, workspace)
 }
 
-// testProtection: a protected Cluster is deleted only with its workspace, and that deletion must not hang.
+// testProtection checks that a protected Cluster is only deleted with its workspace, and that this deletion does not
+// hang.
 func testProtection(t *testing.T, h *fixture, workspace string) {
 	undeleter, deleter := h.as(t, "undeleter"), h.as(t, "deleter")
 	kept := cluster(t, workspace, "kept", ", finalizers: [cluster.drover.dev/uninstall]")
@@ -296,7 +299,8 @@ func testProtection(t *testing.T, h *fixture, workspace string) {
 	wantRefused(t, undeleter.Patch(t.Context(), kept.DeepCopy(), merge(`{"metadata":{"finalizers":[]}}`), client.DryRunAll), "cannot delete clusters/agent kept")
 }
 
-// testCleanUp: every policy that could stop Kubernetes from cleaning up lets the same users through, in the same words.
+// testCleanUp checks that every policy that could prevent Kubernetes from cleaning up exempts the same users with the
+// same expression.
 func testCleanUp(t *testing.T, _ *fixture) {
 	const name, plans, protection = "not-cleaned-up-by-kubernetes", "drover-plan", "drover-cluster-protection"
 	quoted := make([]string, len(cleaners))
@@ -333,7 +337,7 @@ func testCleanUp(t *testing.T, _ *fixture) {
 	}
 }
 
-// testEditor: an editor of a workspace changes no field that decides rights.
+// testEditor checks that an editor of a workspace cannot change fields that decide rights.
 func testEditor(t *testing.T, h *fixture) {
 	h.bindRole(t, "patcher", "drover-workspace-editor")
 	h.AwaitRights(t, "patcher", h.workspace, may("clusters", "patch", "create"))
@@ -375,7 +379,7 @@ func testEditor(t *testing.T, h *fixture) {
 	}
 }
 
-// bindRole gives the user a ClusterRole in the workspace.
+// bindRole binds the user to a ClusterRole in the workspace.
 func (h *fixture) bindRole(t *testing.T, user, role string) {
 	t.Helper()
 	h.Apply(t, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: h.workspace, Name: user},

@@ -18,8 +18,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testClusterAPI: the provisioner pauses Cluster API Clusters and goes on with them. A compromised provisioner cannot
-// change anything else in them.
+// testClusterAPI checks that the provisioner can pause and resume Cluster API Clusters. A compromised provisioner
+// cannot change anything else in them.
 func testClusterAPI(t *testing.T, h *fixture) {
 	h.ClusterAPI(t)
 	h.deployProvisioner(t, "config/clusterapi")
@@ -57,8 +57,8 @@ func testClusterAPI(t *testing.T, h *fixture) {
 	}
 }
 
-// testImport: a Cluster API Cluster with the label has the manager make a Cluster, which whatever selects Clusters of
-// the workspace selects.
+// testImport checks who can set the label on a Cluster API Cluster. With the label, the manager creates a Cluster,
+// which is then selected by everything that selects Clusters of the workspace.
 func testImport(t *testing.T, h *fixture) {
 	h.ClusterAPI(t)
 	h.deployProvisioner(t, "config/clusterapi/import")

@@ -19,11 +19,12 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// keyNames are the ends of names by which Cluster API finds the keys of a cluster.
+// keyNames are the name suffixes by which Cluster API finds the keys of a cluster.
 var keyNames = []string{"-ca", "-etcd", "-proxy", "-sa", "-apiserver-etcd-client"}
 
-// testClusterAPINames: with config/clusterapi, no user without a right of its own writes the keys of a cluster of
-// Cluster API by the name alone, or has a bootstrap provider write a Secret that is found by its name.
+// testClusterAPINames checks that with config/clusterapi, a user without a separate right can neither write a Secret
+// that Cluster API finds by its name as a cluster's key, nor make a bootstrap provider write a Secret that is found by
+// its name.
 func testClusterAPINames(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	editor, admin := h.people(t, workspace)

@@ -12,8 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// testSecretsOfClusterAPI: Cluster API sends the token of its own account to the server that a kubeconfig names, so no
-// editor or administrator of a workspace may write the kubeconfigs that it finds. Its own controllers do.
+// testSecretsOfClusterAPI checks who may write the kubeconfigs that Cluster API finds. Cluster API sends the token of
+// its own account to the server that a kubeconfig names. So editors and administrators of a workspace may not write
+// them. Only Cluster API's own controllers may.
 func testSecretsOfClusterAPI(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	editor, admin := h.people(t, workspace)

@@ -23,13 +23,13 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// rounds is how often each side of the race acts. An unprotected provisioner lost it in the first round.
+// rounds is how many times each side of the race acts. An unprotected provisioner lost the race in the first round.
 const rounds = 200
 
-// testDeputy: a user without hosts/plan loops deleting a Host's plan and creating a Secret of its name with an
-// instruction of theirs, while the provisioner, which has hosts/plan, reads the plan and writes it back. No plan with
-// that instruction may come of it. The drover-secrets policy refuses the user's Secret; the provisioner must not depend
-// on that, so the race takes place in a namespace without it.
+// testDeputy runs a race. A user without hosts/plan repeatedly deletes a Host's plan and creates a Secret of the same
+// name with the user's own instruction. Meanwhile the provisioner, which has hosts/plan, reads the plan and writes it
+// back. The result must never be a plan with the user's instruction. The drover-secrets policy rejects the user's
+// Secret, but the provisioner must not depend on this, so the race takes place in a namespace without the policy.
 func testDeputy(t *testing.T, h *fixture) {
 	const planted = "planted"
 	workspace := h.unguarded(t)
@@ -65,7 +65,7 @@ func testDeputy(t *testing.T, h *fixture) {
 	all.Go(func() {
 		for ctx.Err() == nil {
 			_ = mallory.Delete(ctx, fake.DeepCopy())
-			// For as long as the provisioner takes from its read to its write, there is none.
+			// Leave the plan deleted for as long as the provisioner takes between its read and its write.
 			_ = mallory.Get(ctx, name, &corev1.Secret{})
 			if mallory.Create(ctx, fake.DeepCopy()) == nil {
 				opaque.Add(1)
@@ -101,7 +101,7 @@ func testDeputy(t *testing.T, h *fixture) {
 	}
 }
 
-// unguarded makes a namespace in which the drover-secrets policy does not apply.
+// unguarded creates a namespace in which the drover-secrets policy does not apply.
 func (h *fixture) unguarded(t *testing.T) string {
 	t.Helper()
 	const label = "test.drover.dev/unguarded"

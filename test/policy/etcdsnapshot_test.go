@@ -17,7 +17,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testEtcdSnapshots: the provisioner makes and deletes the EtcdSnapshots of schedules, and none of users.
+// testEtcdSnapshots checks that the provisioner may create and delete the EtcdSnapshots of schedules, but not those of
+// users.
 func testEtcdSnapshots(t *testing.T, h *fixture) {
 	h.Provision(t)
 	h.AwaitRights(t, provisionerUser, h.workspace, rbacv1.PolicyRule{

@@ -21,8 +21,8 @@ func hostPlan(t *testing.T, namespace, host string) *unstructured.Unstructured {
 		"labels: {cluster.drover.dev/secret: host-plan, cluster.drover.dev/host: %s}}, stringData: {plan.json: '{}'}}", namespace, host, host))
 }
 
-// testHostPlan: a plan is root on a machine, so the right to write Secrets, which editors of a workspace have, makes
-// none.
+// testHostPlan checks that the right to write Secrets, which editors of a workspace have, is not enough to create a
+// plan, because a plan runs as root on a machine.
 func testHostPlan(t *testing.T, h *fixture) {
 	refusalOf := func(host string) string { return "cannot update hosts/plan " + host }
 	refusal := refusalOf("m1")
@@ -78,8 +78,8 @@ func testHostPlan(t *testing.T, h *fixture) {
 	})
 }
 
-// testInstallationSecret: an editor changes neither the images that run on machines nor what a ClusterInstallation
-// remembers of them.
+// testInstallationSecret checks that an editor cannot change the images that run on machines, nor the data that a
+// ClusterInstallation stores about machines.
 func testInstallationSecret(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	secrets := may("secrets", "get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")

@@ -17,15 +17,15 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// identitySecret is a Secret as Drover makes it for a Cluster.
+// identitySecret is a Secret as Drover creates it for a Cluster.
 func identitySecret(t *testing.T, namespace, cluster, kind, annotations string) *unstructured.Unstructured {
 	t.Helper()
 	return object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: %s-%s, annotations: {%s}, labels: {cluster.drover.dev/cluster: %s, cluster.drover.dev/secret: %s}}}",
 		namespace, cluster, kind, annotations, cluster, kind))
 }
 
-// testClusterIdentity: a user who may edit a workspace, its Secrets included, cannot take the place of an agent that
-// has joined.
+// testClusterIdentity checks that a user who may edit a workspace, including its Secrets, cannot impersonate an agent
+// that has joined.
 func testClusterIdentity(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	secrets := may("secrets", "get", "list", "watch", "create", "update", "patch", "delete", "deletecollection") // as Kubernetes' role edit has them

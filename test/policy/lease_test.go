@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testLease: every user who is logged in may read when a manager was last at work, and nothing else.
+// testLease checks that every authenticated user may read when a manager was last active, and nothing else.
 func testLease(t *testing.T, h *fixture) {
 	const system = "drover-system"
 	lease := func(name string) *coordinationv1.Lease {

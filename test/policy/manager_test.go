@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// managerUser is the account that config/manager runs the manager with.
+// managerUser is the account of the manager in config/manager.
 func managerUser(t *testing.T) string {
 	t.Helper()
 	for _, o := range manifests(t, "config/manager") {
@@ -37,7 +37,7 @@ func managerUser(t *testing.T) string {
 // manager acts as the manager, with the rights of config/rbac.
 func (h *fixture) manager(t *testing.T) client.Client { return h.as(t, managerUser(t)) }
 
-// deployManager makes what the manager's account has in a hub.
+// deployManager creates the objects that the manager's account has on a hub.
 func (h *fixture) deployManager(t *testing.T) {
 	t.Helper()
 	h.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "drover-system"}})
@@ -55,8 +55,8 @@ func ownedCluster(t *testing.T, namespace, name, apiVersion, owner string) clien
 	return c
 }
 
-// testManager, CVE-2024-9779: the manager can create and change only its own objects. A compromised manager mints no
-// token and grants no right.
+// testManager tests for CVE-2024-9779: the manager can create and change only its own objects. A compromised manager
+// cannot create tokens or grant rights.
 func testManager(t *testing.T, h *fixture) {
 	manager := h.manager(t)
 	t.Run("it sees the policies and cannot change them", func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// testManifests asks the API server about each object of config/. A field that this version does not know is an error.
+// testManifests sends each object of config/ to the API server. A field that this version does not know is an error.
 func testManifests(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	for _, o := range manifests(t, "config/manager") {
@@ -46,8 +46,8 @@ func testManifests(t *testing.T, h *fixture) {
 	}
 }
 
-// ofKubernetes reports whether Kubernetes itself or Drover has the kind: a file may be none of an object, or one of the
-// operators' that people have.
+// ofKubernetes reports whether the kind comes from Kubernetes itself or from Drover. Other files contain no object, or
+// an object of an operator that users install.
 func ofKubernetes(o *unstructured.Unstructured) bool {
 	switch group := o.GroupVersionKind().Group; group {
 	case "monitoring.coreos.com", "gateway.networking.k8s.io", "config.drover.dev":

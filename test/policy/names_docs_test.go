@@ -15,10 +15,11 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// ofPage is the end of a Secret's name in a path that the page asks for.
+// ofPage matches the end of a Secret's name in a path that the page requests.
 var ofPage = regexp.MustCompile("/secrets/\\$\\{[^}]*\\}([a-z-]*)`")
 
-// TestThePageFindsSecretsByGuardedNames does for the page what TestEverySecretThatIsFoundByNameIsGuarded does for Go.
+// TestThePageFindsSecretsByGuardedNames checks the page in the same way as TestEverySecretThatIsFoundByNameIsGuarded
+// checks the Go code.
 func TestThePageFindsSecretsByGuardedNames(t *testing.T) {
 	found := 0
 	eachFile(t, "internal/portal/page/static", ".js", func(path, text string) {
@@ -34,8 +35,8 @@ func TestThePageFindsSecretsByGuardedNames(t *testing.T) {
 	}
 }
 
-// TestTheDocumentationFindsSecretsByTheirLabels: people run the commands there, and pass on their output. A Secret of the name alone may be older than
-// the policy.
+// TestTheDocumentationFindsSecretsByTheirLabels checks the commands in the documentation, because users run them and
+// pass on their output. A Secret that only has the right name may be older than the policy.
 func TestTheDocumentationFindsSecretsByTheirLabels(t *testing.T) {
 	check := func(path, text string) {
 		for line := range strings.Lines(text) {
@@ -59,7 +60,7 @@ func TestTheDocumentationFindsSecretsByTheirLabels(t *testing.T) {
 	check("README.md", string(text))
 }
 
-// eachFile calls see with each file of a kind below a folder.
+// eachFile calls see with each file with an extension below a folder.
 func eachFile(t *testing.T, folder, kind string, see func(path, text string)) {
 	t.Helper()
 	err := filepath.WalkDir(testkit.Path(t, folder), func(path string, entry fs.DirEntry, err error) error {

@@ -18,25 +18,25 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// managersNames are names, and beginnings of names, of Secrets in the manager's own namespace. Whoever may write
-// Secrets there administers the hub.
+// managersNames are names, and beginnings of names, of Secrets in the manager's own namespace. Users who may write
+// Secrets there administer the hub.
 var managersNames = []string{"drover-ca", "drover-sign-in", "drover-session-", "drover-token-", "drover-user-"}
 
-// membersNames are names of Secrets in members, which their administrators guard.
+// membersNames are names of Secrets in members. The administrators of the members protect them.
 var membersNames = []string{
 	"drover-agent-deployment", "drover-agent-env", "drover-agent-identity", "drover-agent-registration", "drover-direct-access", "hub.checkpoint",
 }
 
-// secretConstant is how a constant with the name of a Secret, or with its end or beginning, is called.
-// Constants for kinds and keys are named differently.
+// secretConstant matches the identifiers of constants with the name of a Secret, or with the end or beginning of a
+// name. Constants for kinds and keys have other identifiers.
 var (
 	secretConstant = regexp.MustCompile(`^[sS]ecret(Suffix|Prefix|Name)$|Secret(Suffix|Prefix|Name)?$`)
 	otherConstant  = regexp.MustCompile(`^(kind|key)Secret$`)
 )
 
-// TestEverySecretThatIsFoundByNameIsGuarded: a name by which code finds a Secret is a constant, and each such constant
-// is in guardedNames, whose names testSecretsByName has an editor try to write. A name that is put together of a
-// literal would escape it.
+// TestEverySecretThatIsFoundByNameIsGuarded checks that each name by which code finds a Secret is a constant, and that
+// each of these constants is in guardedNames. testSecretsByName tries to write Secrets with these names as an editor.
+// Names that are built from literals are not allowed, because the test would miss them.
 func TestEverySecretThatIsFoundByNameIsGuarded(t *testing.T) {
 	used := map[string]bool{}
 	for _, folder := range []string{"api", "agent", "cmd", "controllers", "internal"} {
@@ -81,7 +81,7 @@ func TestEverySecretThatIsFoundByNameIsGuarded(t *testing.T) {
 	}
 }
 
-// constants returns the constants of a declaration that are called as those with names of Secrets.
+// constants returns the constants of a declaration whose identifiers match those with names of Secrets.
 func constants(n ast.Node) map[string]string {
 	spec, ok := n.(*ast.ValueSpec)
 	if !ok {
@@ -98,7 +98,7 @@ func constants(n ast.Node) map[string]string {
 	return found
 }
 
-// concatenated returns the literal at the end of a sum of strings.
+// concatenated returns the literal at the end of a concatenation.
 func concatenated(n ast.Node) string {
 	if sum, ok := n.(*ast.BinaryExpr); ok && sum.Op == token.ADD {
 		return literal(sum.Y)
@@ -106,7 +106,7 @@ func concatenated(n ast.Node) string {
 	return ""
 }
 
-// namedBy returns the literal with which the name in a key of an object ends, where that is put together.
+// namedBy returns the literal at the end of the name in an object key, if the name is a concatenation.
 func namedBy(n ast.Node) string {
 	object, ok := n.(*ast.CompositeLit)
 	if !ok {

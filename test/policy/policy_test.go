@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package policy tests the admission policies of the hub against a real API server, with users who have a right and
-// users who lack it.
+// users who do not.
 package policy
 
 import (
@@ -95,7 +95,7 @@ func (h *fixture) as(t *testing.T, user string) client.Client {
 	return c
 }
 
-// allow grants the user rights in a namespace, or in the whole hub where that is "".
+// allow grants the user rights in a namespace, or in the whole hub if the namespace is "".
 func (h *fixture) allow(t *testing.T, user, namespace string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	name := fmt.Sprintf("%s-%s", user, namespace)
@@ -130,7 +130,7 @@ func object(t *testing.T, text string) *unstructured.Unstructured {
 	return o
 }
 
-// wantRefused wants the error that the policy gives; RBAC alone says something else.
+// wantRefused checks that the error comes from the policy. An error from RBAC has a different text.
 func wantRefused(t *testing.T, err error, message string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy") || !strings.Contains(err.Error(), message) {
@@ -145,7 +145,7 @@ func wantTaken(t *testing.T, err error) {
 	}
 }
 
-// The API server enforces a policy a moment after it is created; the tests begin when all are in force.
+// The API server enforces a policy a moment after it is created. The tests begin when all policies are enforced.
 func (h *fixture) awaitPolicies(t *testing.T) {
 	t.Helper()
 	h.allow(t, "probe", h.workspace, may("*", "create", "update", "get", "patch"), may("secrets", "create", "update", "patch"))
@@ -345,7 +345,7 @@ func testFormOfPolicies(t *testing.T, h *fixture) {
 	}
 }
 
-// writtenOften reports whether a policy is for what Drover writes for each member or binding.
+// writtenOften reports whether a policy applies to objects that Drover writes for each member or binding.
 func writtenOften(p *admissionv1.ValidatingAdmissionPolicy) bool {
 	for _, rule := range p.Spec.MatchConstraints.ResourceRules {
 		updated := slices.Contains(rule.Operations, admissionv1.Update)
@@ -410,7 +410,7 @@ func testBind(t *testing.T, h *fixture) {
 		held, above := roles[0], roles[1]
 		nobinder, binder := h.as(t, "nobinder"), h.as(t, "binder")
 		wantRefused(t, nobinder.Create(t.Context(), binding(t, kind, h.workspace, "x", held)), "user nobinder cannot bind roletemplates "+held+" in namespace "+h.workspace)
-		// More than held, or in another workspace.
+		// More than the user has, or in another workspace.
 		wantRefused(t, binder.Create(t.Context(), binding(t, kind, h.workspace, "x", above)), "cannot bind roletemplates "+above)
 		wantRefused(t, binder.Create(t.Context(), binding(t, kind, h.other, "x", held)), "in namespace "+h.other)
 		wantRefused(t, binder.Create(t.Context(), binding(t, kind, h.workspace, "x", "not-there-yet")), "cannot bind roletemplates not-there-yet")
@@ -497,7 +497,7 @@ func testProject(t *testing.T, h *fixture) {
 	wantRefused(t, mover.Update(t.Context(), current), "cannot updatepsa")
 }
 
-// warnings collects what the API server warns of.
+// warnings collects the warnings of the API server.
 type warnings struct{ all []string }
 
 func (w *warnings) HandleWarningHeader(_ int, _, text string) { w.all = append(w.all, text) }
@@ -541,8 +541,8 @@ func testHints(t *testing.T, h *fixture) {
 	}
 }
 
-// testProjectDeletion: a user who deleted and recreated a project would change it without the verbs that a change
-// takes.
+// testProjectDeletion checks this because a user who deletes and recreates a project could otherwise change it without
+// the rights that a change requires.
 func testProjectDeletion(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	write := may("projects", "get", "create", "update", "delete", "deletecollection")
@@ -603,8 +603,8 @@ func testProjectSecret(t *testing.T, h *fixture) {
 	wantTaken(t, labeller.Create(t.Context(), own))
 }
 
-// testPlan: a user who makes a plan can do anything on nodes. A right with the name of a Cluster lets plans name it; a
-// selector takes the right to all Clusters.
+// testPlan checks the rights for plans, because a user who creates a plan can do anything on nodes. A right that names
+// a Cluster allows plans that name this Cluster. A plan with a selector requires the right for all Clusters.
 func testPlan(t *testing.T, h *fixture) {
 	write := may("plans", "get", "create", "update")
 	h.allow(t, "author", h.workspace, write)
@@ -717,7 +717,8 @@ func testPlanClaims(t *testing.T, h *fixture) {
 	wantTaken(t, create(h.as(t, "restorer"), `plan.cluster.drover.dev/k3s: "{}"`))
 }
 
-// testWorkspaceRoles: an administrator of a namespace can do all of it there; an editor reads.
+// testWorkspaceRoles checks that an administrator of a namespace may do everything with these objects, and an editor
+// may only read them.
 func testWorkspaceRoles(t *testing.T, h *fixture) {
 	for user, role := range map[string]string{"wsadmin": "drover-workspace-admin", "wsedit": "drover-workspace-editor", "wsview": "drover-workspace-viewer"} {
 		h.bindRole(t, user, role)
@@ -753,7 +754,8 @@ func testWorkspaceRoles(t *testing.T, h *fixture) {
 	}
 }
 
-// testProjectNamespaces: with the roles of projects users get the project's namespaces by name, and list none.
+// testProjectNamespaces checks that users with project roles may get the project's namespaces by name, but not list
+// namespaces.
 func testProjectNamespaces(t *testing.T, h *fixture) {
 	template := &v1.RoleTemplate{}
 	wantTaken(t, h.Client.Get(t.Context(), client.ObjectKey{Name: "project-viewer"}, template))

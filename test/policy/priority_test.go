@@ -19,8 +19,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testPriority: the hub's API server serves the manager's own requests, and its Lease, at levels of their own, which no
-// flood of other clients fills. What a user asks by way of the manager, which impersonates them, is the user's.
+// testPriority checks the priority levels of requests. The hub's API server serves the manager's own requests, and its
+// Lease, at separate levels that requests of other clients cannot fill. Requests that the manager sends on behalf of
+// users, by impersonating them, have the users' priority levels.
 func testPriority(t *testing.T, h *fixture) {
 	for _, o := range manifests(t, "config/manager") {
 		if slices.Contains([]string{"FlowSchema", "PriorityLevelConfiguration", "PriorityClass"}, o.GetKind()) {
@@ -64,7 +65,7 @@ func testPriority(t *testing.T, h *fixture) {
 	}
 }
 
-// flow returns the name of the FlowSchema by which the API server serves a user's request.
+// flow returns the name of the FlowSchema that the API server uses for a user's request.
 func (h *fixture) flow(ctx context.Context, t *testing.T, user, path string) (string, error) {
 	config := rest.CopyConfig(h.Config)
 	groups := []string{"system:authenticated"}

@@ -18,13 +18,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// provisionerUser is the account that config/provision runs the provisioner with.
+// provisionerUser is the account of the provisioner in config/provision.
 const provisionerUser = "system:serviceaccount:drover-system:drover-provisioner"
 
 // provisioner acts as the provisioner, with the rights of its deployed roles.
 func (h *fixture) provisioner(t *testing.T) client.Client { return h.as(t, provisionerUser) }
 
-// deployProvisioner makes the objects of a folder for the provisioner, without its Deployment.
+// deployProvisioner creates the provisioner's objects from a folder, without its Deployment.
 func (h *fixture) deployProvisioner(t *testing.T, folder string) {
 	t.Helper()
 	for _, o := range manifests(t, folder) {
@@ -35,7 +35,7 @@ func (h *fixture) deployProvisioner(t *testing.T, folder string) {
 	h.AwaitRights(t, provisionerUser, h.workspace, may("hosts", "patch"), may("hosts/plan", "update"))
 }
 
-// bindProvisioner lets the provisioner work in a namespace, as an administrator does.
+// bindProvisioner allows the provisioner to work in a namespace, as an administrator does.
 func (h *fixture) bindProvisioner(t *testing.T, namespace string) {
 	t.Helper()
 	h.Apply(t, &rbacv1.RoleBinding{
@@ -46,9 +46,9 @@ func (h *fixture) bindProvisioner(t *testing.T, namespace string) {
 	h.AwaitRights(t, provisionerUser, namespace, may("secrets", "get", "create", "patch", "delete"))
 }
 
-// testProvisioner checks the limits of a provisioner that was taken over. It is root on Hosts, which is its purpose. It
-// creates no join token and no token of a ServiceAccount, and changes no Cluster. It reads Secrets only where an
-// administrator lets it work.
+// testProvisioner checks the limits of a compromised provisioner. It is root on Hosts, which is its purpose. It can
+// create neither a join token nor a ServiceAccount token, and cannot change Clusters. It can read Secrets only in
+// namespaces where an administrator has allowed it to work.
 func testProvisioner(t *testing.T, h *fixture) {
 	provisioner, workspace := h.provisioner(t), h.Workspace(t)
 	h.bindProvisioner(t, workspace)
@@ -145,7 +145,7 @@ func testProvisioner(t *testing.T, h *fixture) {
 	})
 }
 
-// The manager and the provisioner have accounts of their own, so that neither has the rights of the other.
+// The manager and the provisioner have separate accounts, so that neither has the rights of the other.
 func TestTheManagerHasNoRightsOfTheProvisioner(t *testing.T) {
 	t.Parallel()
 	rules := func(folder, kind string) (all []rbacv1.PolicyRule) {

@@ -17,8 +17,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// guardedNames are the endings of the names by which Secrets of a workspace are found, each with the right that the
-// policy asks for to write one. TestEverySecretThatIsFoundByNameIsGuarded compares them with the code.
+// guardedNames are the suffixes of the names by which Secrets of a workspace are found, each with the right that the
+// policy requires for writing such a Secret. TestEverySecretThatIsFoundByNameIsGuarded compares them with the code.
 var guardedNames = map[string]guardedName{
 	v1.RegistrationSecretSuffix:    {"delete clusters/agent m1", "cluster.drover.dev/secret: registration, cluster.drover.dev/cluster: m1", ""},
 	v1.AgentSecretSuffix:           {"delete clusters/agent m1", "cluster.drover.dev/secret: agent, cluster.drover.dev/cluster: m1", ""},
@@ -29,10 +29,11 @@ var guardedNames = map[string]guardedName{
 	infrav1.KubeconfigSecretSuffix: {"update clusters/credentials", "cluster.drover.dev/secret: kubeconfig, cluster.x-k8s.io/cluster-name: m1", ""},
 }
 
-// A guardedName says what a Secret of such a name takes, and what Drover's own has beside the name.
+// guardedName describes the right that a Secret with such a name requires, and what Drover's own Secret has in addition
+// to the name.
 type guardedName struct{ right, labels, secretType string }
 
-// named is a Secret that holds a key of each kind.
+// named returns a Secret that has a key of each kind.
 func named(t *testing.T, namespace, name, labels, secretType string) *unstructured.Unstructured {
 	t.Helper()
 	if secretType == "" {
@@ -43,7 +44,7 @@ func named(t *testing.T, namespace, name, labels, secretType string) *unstructur
 }
 
 // people returns an editor and an administrator of a namespace, with the roles that Kubernetes and Drover ship.
-// Kubernetes' own edit and admin are the sum of these, which a controller computes that does not run here.
+// Kubernetes' own roles edit and admin are aggregated from these roles by a controller that does not run here.
 func (h *fixture) people(t *testing.T, namespace string) (editor, admin client.Client) {
 	t.Helper()
 	for user, roles := range map[string][]string{
@@ -61,7 +62,8 @@ func (h *fixture) people(t *testing.T, namespace string) (editor, admin client.C
 	return h.as(t, "editor-of-"+namespace), h.as(t, "admin-of-"+namespace)
 }
 
-// testSecretsByName: an editor may write Secrets, and none that is taken by its name for Drover's or Cluster API's.
+// testSecretsByName checks that an editor may write Secrets, except those whose name makes Drover or Cluster API use
+// them.
 func testSecretsByName(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	editor, admin := h.people(t, workspace)

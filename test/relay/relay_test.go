@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// echo is a server that sends back all that it reads, and then ends its stream too.
+// echo is a server that sends back everything that it reads, and then ends its stream too.
 func echo(t *testing.T) string {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -68,7 +68,7 @@ func dial(t *testing.T, r *Relay) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// attempt dials an address without a server. The reset may come before or after the connection is established.
+// attempt connects to an address without a server. The reset may arrive before or after the connection is established.
 func attempt(t *testing.T, r *Relay) error {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", r.Address())
@@ -80,7 +80,7 @@ func attempt(t *testing.T, r *Relay) error {
 	return err
 }
 
-// say sends a text and expects it back.
+// say sends a text and expects the same text in response.
 func say(t *testing.T, conn net.Conn, text string) {
 	t.Helper()
 	if _, err := io.WriteString(conn, text); err != nil {

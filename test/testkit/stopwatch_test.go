@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// standsStill is set in a child process that the test stops for a while.
+// standsStill is set in a child process that the test pauses for some time.
 const standsStill = "DROVER_TEST_STANDS_STILL"
 
 func TestAStopwatchDoesNotCountAStandstill(t *testing.T) {

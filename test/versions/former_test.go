@@ -20,14 +20,14 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// formerCommit stands in for the previous minor version until there are releases. It is the last commit before the
-// plugin remembered its hub and the manager applied the built-in role templates, so it differs from today's sources in
-// what users run and in what a hub installs. All names of the API are already the names of v0.1.0.
+// formerCommit is used as the previous minor version until there are releases. It is the last commit before the plugin
+// stored its hub and the manager applied the built-in role templates. So it differs from the current sources in what
+// users run and in what a hub installs. All names in the API are already those of v0.1.0.
 const formerCommit = "91fec486980a0475f79dd1287a59dac1d6b35a52"
 
-// predecessor returns the revision of the previous minor version: the newest release of it, or formerCommit before
-// there is one. described is the output of "git describe --tags" for these sources, or empty. Sources after a tag
-// belong to the minor version after it.
+// predecessor returns the revision of the previous minor version: its newest release, or formerCommit if there is no
+// release. described is the output of "git describe --tags" for these sources, or empty. Sources after a tag belong to
+// the next minor version.
 func predecessor(described string, tags []string) string {
 	found := formerCommit
 	this, err := version.ParseSemantic(described)
@@ -75,8 +75,8 @@ func TestThePredecessorIsThePreviousMinorVersion(t *testing.T) {
 	}
 }
 
-// former returns the revision to compare with, and a folder with its sources. The test is skipped if the clone lacks
-// the revision.
+// former returns the revision to compare with, and a folder with its sources. The test is skipped if the clone does not
+// contain the revision.
 func former(t *testing.T, root string) (revision, dir string) {
 	t.Helper()
 	git := func(args ...string) ([]byte, error) {
@@ -104,12 +104,12 @@ func former(t *testing.T, root string) (revision, dir string) {
 	return revision, dir
 }
 
-// release has the programs of one version.
+// release contains the programs of one version.
 type release struct {
 	framework.Programs
-	// version is the version that the programs report. image is the image that managers give agents.
+	// version is the version that the programs report. image is the image that managers use for agents.
 	version, image string
-	// dir has the programs.
+	// dir contains the programs.
 	dir string
 }
 

@@ -28,7 +28,7 @@ import (
 // hostName is the Host that joins before the upgrade.
 const hostName = "machine"
 
-// machine is a Host's machine: the folders of its agent.
+// machine is a Host's machine, which consists of its agent's folders.
 type machine struct {
 	dir     string
 	process *lab.Process
@@ -97,7 +97,7 @@ func (s *skew) changeHostAgent(t *testing.T, to release) {
 	s.startHostAgent(t)
 }
 
-// testHost gives the machine one more instruction.
+// testHost gives the machine another instruction.
 func testHost(t *testing.T, s *skew) {
 	m, id := s.machine, fmt.Sprintf("round-%d", s.round)
 	m.given = append(m.given, protocol.HostInstruction{ID: id,

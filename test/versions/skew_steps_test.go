@@ -174,7 +174,7 @@ func (s *skew) drover(t *testing.T, env []string, args ...string) (string, error
 	return output(s.plugin(t, env, args...))
 }
 
-// output runs a command and returns its standard output. The error has its standard error.
+// output runs a command and returns its standard output. The error contains its standard error.
 func output(command *exec.Cmd) (string, error) {
 	var out, complaints bytes.Buffer
 	command.Stdout, command.Stderr = &out, &complaints
@@ -259,7 +259,7 @@ func (s *skew) signIn(t *testing.T, home string) {
 	}
 }
 
-// expire has the token of alice's session end now, so that the plugin renews it.
+// expire makes the token of alice's session expire now, so that the plugin renews it.
 func (s *skew) expire(t *testing.T) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(s.home, ".kube", "cache", "drover", "*.json"))
@@ -293,7 +293,7 @@ func testSignIn(t *testing.T, s *skew) {
 	s.says(t, "", []string{"HOME=" + elsewhere}, "logout")
 }
 
-// testRequests sends requests to the member through each replica of the hub, and as the plugin does.
+// testRequests sends requests to the member through each replica of the hub, and also as the plugin does.
 func testRequests(t *testing.T, s *skew) {
 	for _, replica := range s.hub.Replicas {
 		if err := s.hub.AwaitServed(within(t, 30*time.Second), replica, s.cluster, keptToken); err != nil {
@@ -340,7 +340,7 @@ func testBindingChanges(t *testing.T, s *skew) {
 	})
 }
 
-// testAnotherProject creates a project, and with a plugin that manages projects adds a namespace to it.
+// testAnotherProject creates a project. If the plugin manages projects, it also adds a namespace to the project.
 func testAnotherProject(t *testing.T, s *skew) {
 	name := fmt.Sprintf("web-%d", s.round)
 	s.runProject(t, name)

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// The versions in the matrix.
+// These are the versions in the matrix.
 const (
 	older   = "old"
 	newer   = "new"
@@ -52,7 +52,7 @@ type step struct {
 	test func(*testing.T, *skew)
 }
 
-// steps are what works in every situation.
+// steps are the functions that work in every situation.
 func steps() []step {
 	return []step{
 		{"import", testImportByPlugin},
@@ -67,7 +67,7 @@ func steps() []step {
 }
 
 // TestVersionsWorkTogether upgrades and downgrades a hub with two replicas and its agents, from the previous minor
-// version to these sources and back. In each state it does what users do.
+// version to these sources and back. In each state it performs typical actions of users.
 func TestVersionsWorkTogether(t *testing.T) {
 	if os.Getenv(envRun) == "" {
 		t.Skipf("it builds another version of Drover: make test-versions, or %s=1", envRun)
@@ -114,11 +114,11 @@ type skew struct {
 
 	now   situation
 	round int
-	// hubImage is the image that managers give agents from their next start on. If agentsStay is true, they do not
+	// hubImage is the image that managers use for agents from their next start. If agentsStay is true, managers do not
 	// upgrade agents.
 	hubImage   string
 	agentsStay bool
-	// leader and other are the replicas. images has the image for agents that each of them was started with.
+	// leader and other are the replicas. images contains the agent image with which each of them was started.
 	leader, other *framework.Replica
 	images        map[*framework.Replica]string
 	agentNow      release
@@ -167,7 +167,7 @@ func (s *skew) configure(c *config.Config) {
 	c.Drain.Delay, c.Drain.Sessions = &metav1.Duration{Duration: time.Second}, &metav1.Duration{Duration: 20 * time.Second}
 }
 
-// test enters a situation, and does there what users do.
+// test enters a situation, and performs typical actions of users in it.
 func (s *skew) test(t *testing.T, now situation, enter func(*testing.T)) {
 	s.now = now
 	s.round++
@@ -214,7 +214,7 @@ func (s *skew) begin(t *testing.T) {
 	s.joinHost(t)
 }
 
-// logProcesses logs what the managers and the agent have logged.
+// logProcesses logs the output of the managers and the agent.
 func (s *skew) logProcesses(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(s.dir, "*", "manager-*.log"))
 	if s.agent != nil {

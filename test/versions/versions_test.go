@@ -35,14 +35,14 @@ import (
 )
 
 const (
-	// envRun asks for the tests, for which an old Kubernetes is built once: make test-versions.
+	// envRun enables the tests, which build an old Kubernetes once: make test-versions.
 	envRun = "DROVER_TEST_VERSIONS"
 
 	demoToken = "demo-0123456789abcdef"
 	workspace = metav1.NamespaceDefault
 )
 
-// planNamed has one Job on each node. It has a name and a version.
+// planNamed returns a Plan with a name and a version. It has one Job on each node.
 const planNamed = `
 apiVersion: cluster.drover.dev/v1
 kind: Plan
@@ -54,8 +54,8 @@ spec:
   postCompleteLabels: {example.org/version: $(LATEST_VERSION)}
 `
 
-// projectNamed has what a project can put into a namespace of a member, with the guard that refuses changes of it. Its
-// namespace has the same name.
+// projectNamed returns a Project with everything that a project can deliver to a namespace of a member, and with the
+// guard that rejects changes to it. Its namespace has the same name.
 const projectNamed = `
 apiVersion: cluster.drover.dev/v1
 kind: Project
@@ -120,7 +120,7 @@ func TestAHubAndAMemberOfDifferentVersions(t *testing.T) {
 	}
 }
 
-// system is a hub and a member, each of its version.
+// system is a hub and a member, each with its own version.
 type system struct {
 	programs framework.Programs
 	dir      string
@@ -155,7 +155,7 @@ func startPlane(t *testing.T, programs framework.Programs, name, dir string, use
 	return plane
 }
 
-// logState logs what the processes have logged.
+// logState logs the output of the processes.
 func (s *system) logState(t *testing.T) {
 	files := []string{s.hub.Manager.LogFile()}
 	if s.agent != nil {
@@ -167,7 +167,7 @@ func (s *system) logState(t *testing.T) {
 	}
 }
 
-// within is a context for what an idle machine does in less than limit.
+// within returns a context for an operation that takes less than limit on an idle machine.
 func within(t *testing.T, limit time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit*testkit.Patience)
@@ -175,7 +175,7 @@ func within(t *testing.T, limit time.Duration) context.Context {
 	return ctx
 }
 
-// strictly applies objects in a server-side dry run, in which a field that the API server does not know is an error.
+// strictly applies objects in a server-side dry run. A field that the API server does not know is an error.
 func strictly(t *testing.T, plane *framework.Plane, manifest []byte) {
 	t.Helper()
 	out, err := plane.Kubectl(t.Context(), manifest, "apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-")
@@ -249,7 +249,7 @@ func (s *system) getNodes(t *testing.T) func(context.Context) error {
 	}
 }
 
-// refused reports whether the hub refused a user without a binding.
+// refused reports whether the hub rejected the request of a user without a binding.
 func refused(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "may not reach cluster")
 }
@@ -270,7 +270,7 @@ func (s *system) bind(t *testing.T, name, user string) {
 	s.awaitReady(t, binding, v1.ReasonApplied, func() []metav1.Condition { return binding.Status.Conditions })
 }
 
-// awaitReady waits until the condition Ready of an object has a reason.
+// awaitReady waits until the Ready condition of an object has the given reason.
 func (s *system) awaitReady(t *testing.T, object client.Object, reason string, conditions func() []metav1.Condition) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
@@ -312,7 +312,7 @@ func (s *system) runProject(t *testing.T, name string) {
 			t.Fatal(err)
 		}
 	}
-	// The API server learns of a policy a moment later.
+	// The API server enforces a policy a moment after it is created.
 	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
 		_, err := s.member.Kubectl(ctx, nil, "-n", name, "delete", "resourcequota", quotas.Items[0].Name,
 			"--dry-run=server", "--as="+eve)
@@ -331,7 +331,7 @@ func testPlan(t *testing.T, s *system) {
 	}
 }
 
-// startNode adds a node to the member, which runs the pods of Jobs until the test ends.
+// startNode adds a node to the member. The node runs the pods of Jobs until the test ends.
 func (s *system) startNode(t *testing.T) {
 	t.Helper()
 	s.sim = nodesim.Start(context.WithoutCancel(t.Context()), s.member.Client, nil)

@@ -154,8 +154,7 @@ const (
 	TaskEtcdSnapshot TaskAction = "EtcdSnapshot"
 	// TaskEtcdUpload copies a snapshot to an S3-compatible store.
 	TaskEtcdUpload TaskAction = "EtcdUpload"
-	// TaskEtcdPrepare creates the data directory of a new etcd from a snapshot. The data directory in use is not
-	// changed.
+	// TaskEtcdPrepare creates a new etcd data directory from a snapshot. It does not change the current data directory.
 	TaskEtcdPrepare TaskAction = "EtcdPrepare"
 	// TaskEtcdStop stops the control plane and its etcd.
 	TaskEtcdStop TaskAction = "EtcdStop"
@@ -194,8 +193,7 @@ type EtcdTask struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
 	Remove []string `json:"remove,omitempty"`
-	// s3 is the location of the snapshot in a bucket. EtcdUpload writes the snapshot to this location. EtcdPrepare reads
-	// it from there if the file is not on the host.
+	// s3 is the snapshot in a bucket. EtcdUpload writes it. EtcdPrepare reads it if the file is not on the host.
 	// +optional
 	S3 *EtcdTaskS3 `json:"s3,omitempty"`
 }

@@ -72,7 +72,7 @@ type auditLog struct {
 	collections []auditCollection
 }
 
-// readAuditLogs reads audit logs from files. The name "-" stands for standard input. If an error occurs, readAuditLogs
+// readAuditLogs reads audit logs from files. The name "-" means standard input. If an error occurs, readAuditLogs
 // returns both the error and the requests that it has already read.
 func readAuditLogs(in io.Reader, progress io.Writer, names []string) (*auditLog, error) {
 	log := &auditLog{deleted: map[auditObject]auditRequest{}, changed: map[auditObject]auditRequest{}}

@@ -27,8 +27,8 @@ const maxReviews = 100
 // ClusterList holds the Clusters that a user can reach, ordered by name.
 type ClusterList struct {
 	Items []Cluster `json:"items"`
-	// Incomplete reports whether the user may be able to reach further Clusters, because some of the user's rights
-	// could not be checked.
+	// Incomplete reports whether the user may be able to reach more Clusters, because some of the user's rights could not
+	// be checked.
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 

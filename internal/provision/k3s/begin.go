@@ -44,7 +44,7 @@ func (d *decision) begin() bool {
 }
 
 // stop is called when none of the remaining hosts has the cluster's data. It releases hosts that are being deleted, and
-// changes nothing else. It always returns false.
+// makes no other changes. It always returns false.
 func (d *decision) stop() bool {
 	why := "a decision: no host has the cluster's data any more"
 	d.out.Unselected = slices.ContainsFunc(d.leave, func(h Host) bool { return isEtcd(&h) && !h.Leaving && !d.isOld(&h) })

@@ -174,7 +174,7 @@ func (s *step) awaitEnded(ctx context.Context, ended int64, managers []*framewor
 
 const pollInterval = 100 * time.Millisecond
 
-// tick waits before the next check. It returns an error if no further check can succeed.
+// tick waits before the next check. It returns an error if no more checks can succeed.
 func tick(ctx context.Context, managers []*framework.Replica) error {
 	if !pause(ctx, pollInterval) {
 		return ctx.Err()

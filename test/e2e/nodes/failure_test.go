@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// lookLimit is how long one look after a failure may take.
+	// lookLimit is the maximum duration of each diagnostic step after a failure.
 	lookLimit = 30 * time.Second
-	// logBytes is how much of the end of a node's log is shown.
+	// logBytes is the number of bytes at the end of a node's log that are printed.
 	logBytes = 6 << 10
 )
 
-// leaving prints what a removal of the agent waits for, and the node agents, which have another label than the agent.
+// leaving prints what blocks the removal of the agent, and the node agents, which have another label than the agent.
 const leaving = "kubectl get namespaces,crds,clusterroles,clusterrolebindings -o custom-columns=NAME:.metadata.name,DELETED:.metadata.deletionTimestamp,FINALIZERS:.metadata.finalizers,CONDITIONS:.status.conditions[*].message | grep -e NAME -e drover; " +
 	"kubectl get all,leases,secrets -n drover-agent -o wide; kubectl get all,leases,secrets -n drover-plans -o wide; " +
 	"kubectl -n drover-agent logs -l app.kubernetes.io/name=drover-node-agent --tail=60 --prefix; kubectl -n drover-agent logs -l app.kubernetes.io/name=drover-agent --tail=30 --prefix --previous"
 
-// looks print what a person would look at after a failure.
+// looks prints what a user would look at after a failure.
 var looks = []struct{ kubeconfig, line string }{
 	{"hub", "kubectl get nodes,pods -A -o wide; kubectl get clusters,dplan,crtb,prtb,dproj -A -o wide"},
 	{"hub", "kubectl get clusters,dplan -A -o yaml | tail -n 200"},
@@ -58,7 +58,7 @@ func (o *operator) lookAround(t *testing.T) {
 	o.showNodes(t, o.lab.Dir())
 }
 
-// showNodes prints the ends of the logs of the lab's nodes.
+// showNodes prints the last part of the logs of the lab's nodes.
 func (o *operator) showNodes(t *testing.T, dir string) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(dir, "nodes/*/node.log"))

@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// hubURLs are the NodePort of the hub at both its nodes, as testdata/lab.yaml has them.
+// hubURLs are the URLs of the hub's NodePort on both its nodes, as in testdata/lab.yaml.
 const (
 	hubURL  = "https://10.90.0.10:30443"
 	hubURLs = `"` + hubURL + `", "https://10.90.0.11:30443"`
 )
 
-// overlay is the one of docs/operations/install.md, and the Service as a NodePort.
+// overlay is the overlay of docs/operations/install.md, with the Service as a NodePort.
 const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources:
@@ -92,7 +92,7 @@ metadata: {name: edge, namespace: team-a, labels: {env: edge}}
 	o.types(t, "hub", "kubectl -n team-a wait --for=create secret/prod-registration secret/edge-registration --timeout=2m")
 	start := time.Now()
 	for _, member := range []string{"prod", "edge"} {
-		// The command has the join token: it goes into a file and not into the transcript.
+		// The command contains the join token, so it is written to a file and not to the transcript.
 		o.types(t, "hub", "kubectl -n team-a get secret -l cluster.drover.dev/secret=registration,cluster.drover.dev/cluster="+member+
 			" -o go-template='{{range .items}}{{.data.command | base64decode}}{{end}}' > import-"+member+".sh")
 		o.types(t, member, "sh import-"+member+".sh")

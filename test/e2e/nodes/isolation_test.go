@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// isolation has a project of two namespaces that is isolated, and another project of the same member.
+// isolation sets up an isolated project with two namespaces, and another project in the same member.
 const isolation = `apiVersion: cluster.drover.dev/v1
 kind: Project
 metadata: {name: bank, namespace: team-a}
@@ -29,8 +29,8 @@ spec:
   namespaces: [street]
 `
 
-// isolationPods are a pod that serves, one beside it in another namespace of the project, and one of the other project
-// on each node.
+// isolationPods are a server pod, a pod in another namespace of the same project, and a pod of the other project on
+// each node.
 const isolationPods = `apiVersion: v1
 kind: Pod
 metadata: {name: safe, namespace: vault, labels: {app: safe}}
@@ -86,7 +86,7 @@ func (o *operator) isolatesAProject(t *testing.T) {
 	o.types(t, "ada", "kubectl delete -f isolation-pods.yaml --timeout=5m")
 }
 
-// tellsOf has pods of a namespace get a URL until that ends as it should.
+// tellsOf makes the pods of a namespace request a URL until the result is as expected.
 func (o *operator) tellsOf(t *testing.T, what, url string, check func(out string, err error) error, namespace string, pods ...string) {
 	t.Helper()
 	for _, pod := range pods {
@@ -108,7 +108,7 @@ func servedBy(pod string) func(string, error) error {
 	}
 }
 
-// refusedByPolicy is how the lab's nodes refuse what a NetworkPolicy does not admit.
+// refusedByPolicy is the error with which the lab's nodes reject connections that a NetworkPolicy does not allow.
 func refusedByPolicy(out string, err error) error {
 	if err == nil || !strings.Contains(out, "no route to host") {
 		return errors.New("want a refusal by the NetworkPolicy")

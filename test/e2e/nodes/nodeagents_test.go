@@ -16,7 +16,7 @@ import (
 const (
 	nodeAgentPods = "kubectl -n drover-agent get pods -l app.kubernetes.io/name=drover-node-agent "
 
-	// brokenNetwork is what a node does whose pod network carries nothing, not even queries to the cluster's DNS.
+	// brokenNetwork breaks a node's pod network, so that it carries no traffic, not even queries to the cluster's DNS.
 	brokenNetwork = "table ip broken { chain pods { type filter hook forward priority -10; drop; }; " +
 		"chain dns { type filter hook input priority -10; udp dport 53 drop; tcp dport 53 drop; }; }"
 )
@@ -59,13 +59,13 @@ func (o *operator) getsNodeAgents(t *testing.T) {
 		t.Errorf("left of node agents:\n%s", got)
 	}
 
-	// The last story removes the Clusters: that of edge with node agents.
+	// The last story removes the Clusters, including edge with its node agents.
 	o.asksForNodeAgents(t, "edge", true)
 	o.types(t, "edge", "kubectl -n drover-agent wait --for=create daemonset/drover-node-agent --timeout=5m && kubectl -n drover-agent rollout status daemonset/drover-node-agent --timeout=5m")
 }
 
-// asksForNodeAgents changes the Cluster of a member and applies its new manifest there. It has the hub's CA and the
-// agent's rights, and stays a file.
+// asksForNodeAgents changes the Cluster of a member and applies its new manifest there. The manifest contains the hub's
+// CA and the agent's rights, and stays in a file.
 func (o *operator) asksForNodeAgents(t *testing.T, member string, wanted bool) {
 	t.Helper()
 	o.types(t, "hub", fmt.Sprintf(`kubectl -n team-a patch cluster %s --type=merge -p '{"spec":{"agent":{"nodeAgent":%t}}}'`, member, wanted))
@@ -81,7 +81,7 @@ func (o *operator) asksForNodeAgents(t *testing.T, member string, wanted bool) {
 	o.types(t, member, "kubectl apply --server-side --force-conflicts -f "+member+"-agent.yaml")
 }
 
-// isReachedByANodeAgent has ada work in the member prod while none of its replicas is connected.
+// isReachedByANodeAgent makes ada work in the member prod while none of its replicas is connected.
 func (o *operator) isReachedByANodeAgent(t *testing.T) {
 	t.Helper()
 	o.awaitsReason(t, "ConnectedByNodeAgent")
@@ -111,7 +111,7 @@ func (o *operator) isReachedByANodeAgent(t *testing.T) {
 	})
 }
 
-// isReachedByItsAgent waits until both replicas in the member prod are back, one on each node.
+// isReachedByItsAgent waits until both replicas in the member prod are connected again, one on each node.
 func (o *operator) isReachedByItsAgent(t *testing.T) {
 	t.Helper()
 	o.awaitsReason(t, "Connected")

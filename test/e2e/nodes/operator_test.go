@@ -32,42 +32,43 @@ import (
 )
 
 const (
-	// envRun asks for these tests, which take root and minutes. envTranscript is the file that gets the transcript.
+	// envRun is the environment variable that enables these tests, which need root and several minutes. envTranscript
+	// names the file for the transcript.
 	envRun        = "DROVER_E2E"
 	envTranscript = "DROVER_E2E_TRANSCRIPT"
 
-	// envKeep names a folder that keeps the lab and the operator's files when the test has ended. A further run goes on
-	// there, with the stories that -run names.
+	// envKeep names a folder in which the lab and the operator's files are kept after the test. Another run continues from
+	// there, with the stories that -run selects.
 	envKeep = "DROVER_E2E_KEEP"
 
-	// commandLimit is how long one command of the operator may take.
+	// commandLimit is the maximum duration of one of the operator's commands.
 	commandLimit = 10 * time.Minute
 
-	// removalTime is the part of the test's time that is reserved for looking around and removing the lab.
+	// removalTime is the part of the test's time that is reserved for diagnosing failures and removing the lab.
 	removalTime = 4 * time.Minute
 
-	// changeLimit is how long a change may take until it is felt.
+	// changeLimit is the maximum time until a change takes effect.
 	changeLimit = 2 * time.Minute
 
 	toolImage = "lab.example.com/tool:1"
 )
 
-// An operator works at a computer in the network of the lab's nodes, with a shell and kubectl. The transcript has their
-// input.
+// operator works on a computer in the network of the lab's nodes, with a shell and kubectl. The transcript contains the
+// operator's input.
 type operator struct {
 	lab *lablib.Lab
-	// dir is the working folder, sources that of the repository.
+	// dir is the working folder. sources is the folder of the repository.
 	dir, sources string
 	// image is the name of Drover's image.
 	image      string
 	transcript *transcript
-	// options are the options that the lab was brought up with.
+	// options are the options with which the lab was started.
 	options lablib.Options
-	// ended ends the command in progress while there is time left to remove the lab.
+	// ended is a context that ends the running command while there is still time to remove the lab.
 	ended context.Context
 }
 
-// newOperator brings up the lab with all images.
+// newOperator starts the lab with all images.
 func newOperator(t *testing.T) *operator {
 	t.Helper()
 	if os.Getenv(envRun) == "" {
@@ -120,8 +121,8 @@ func newOperator(t *testing.T) *operator {
 	return o
 }
 
-// ending returns a context that ends before the time of the test does, and when the program is told to end: the lab is
-// removed in either case.
+// ending returns a context that ends before the time of the test does, or when the program receives a signal to end. In
+// both cases the lab is removed.
 func ending(t *testing.T) context.Context {
 	t.Helper()
 	ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGINT, syscall.SIGTERM)
@@ -191,8 +192,8 @@ func imageName(tarball string) (string, error) {
 	}
 }
 
-// login gives the operator a kubeconfig for a cluster of the lab, whose API server is reached at the bridge from where
-// they are.
+// login gives the operator a kubeconfig for a cluster of the lab. The operator reaches the cluster's API server through
+// the bridge.
 func (o *operator) login(t *testing.T, cluster string) {
 	t.Helper()
 	config, err := os.ReadFile(o.lab.Kubeconfig(cluster))
@@ -202,7 +203,7 @@ func (o *operator) login(t *testing.T, cluster string) {
 	o.write(t, cluster+".kubeconfig", strings.Replace(string(config), "https://127.0.0.1:", "https://10.90.0.1:", 1))
 }
 
-// write puts a file into the operator's folder. The transcript shows it if it is YAML that people write.
+// write writes a file to the operator's folder. The transcript shows the file if it is YAML that users write.
 func (o *operator) write(t *testing.T, name, content string) {
 	t.Helper()
 	path := filepath.Join(o.dir, name)
@@ -217,7 +218,7 @@ func (o *operator) write(t *testing.T, name, content string) {
 	}
 }
 
-// types runs a command line with the kubeconfig of that name and returns its output. It fails the test if the
+// types runs a command line with the kubeconfig of the given name and returns its output. It fails the test if the
 // command fails.
 func (o *operator) types(t *testing.T, kubeconfig, line string) string {
 	t.Helper()
@@ -228,7 +229,7 @@ func (o *operator) types(t *testing.T, kubeconfig, line string) string {
 	return out
 }
 
-// tries is types for a command that may fail. The result includes the command's standard error.
+// tries is like types, but the command may fail. The result includes the command's standard error.
 func (o *operator) tries(ctx context.Context, kubeconfig, line string) (string, error) {
 	start := time.Now()
 	out, err := o.runs(ctx, kubeconfig, line)
@@ -236,7 +237,7 @@ func (o *operator) tries(ctx context.Context, kubeconfig, line string) (string, 
 	return out, err
 }
 
-// awaits types a command line until it has the outcome that is wanted. The transcript has the last one.
+// awaits repeats a command line until it has the wanted result. The transcript contains the last attempt.
 func (o *operator) awaits(t *testing.T, kubeconfig, line string, check func(out string, err error) error) {
 	t.Helper()
 	testkit.Eventually(t, changeLimit, func(ctx context.Context) error {
@@ -269,7 +270,7 @@ func (o *operator) command(ctx context.Context, kubeconfig, line string) (*exec.
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	// What the shell has started ends with it, and does not hold its output open.
+	// Processes that the shell has started end with it, and do not keep its output open.
 	cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Setpgid: true}, 10*time.Second
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Dir = o.dir
@@ -278,7 +279,7 @@ func (o *operator) command(ctx context.Context, kubeconfig, line string) (*exec.
 	return cmd, nil
 }
 
-// fails runs a command line that is to fail and to say why.
+// fails runs a command line that must fail with the given message.
 func (o *operator) fails(t *testing.T, kubeconfig, line, why string) {
 	t.Helper()
 	if out, err := o.tries(o.ended, kubeconfig, line); err == nil || !strings.Contains(out, why) {

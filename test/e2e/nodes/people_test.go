@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// web is a project with a Secret of its own, and bob is its member.
+// web is a project with a Secret, and the user bob is a member of it.
 const web = `apiVersion: v1
 kind: ServiceAccount
 metadata: {name: bob, namespace: team-a}
@@ -87,7 +87,7 @@ func (o *operator) sharesAProject(t *testing.T) {
 	o.fails(t, "bob", "kubectl -n shop get pods", "Forbidden")
 }
 
-// guest may look at edge for an hour.
+// guest may read edge for an hour.
 const guest = `apiVersion: v1
 kind: ServiceAccount
 metadata: {name: guest, namespace: team-a}

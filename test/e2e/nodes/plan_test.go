@@ -87,7 +87,7 @@ func (o *operator) losesANode(t *testing.T) {
 	o.types(t, "ada", "kubectl -n shop rollout status deployment/web --timeout=5m")
 }
 
-// again brings up what of the lab has ended.
+// again restarts the parts of the lab that have ended.
 func (o *operator) again(t *testing.T) {
 	t.Helper()
 	if _, err := lablib.Up(o.ended, o.options); err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// shop is an application of two pods, of which one may be away.
+// shop is an application with two pods, one of which may be unavailable.
 const shop = `apiVersion: v1
 kind: Namespace
 metadata: {name: shop}
@@ -44,7 +44,7 @@ spec:
   selector: {matchLabels: {app: web}}
 `
 
-// ada is a ServiceAccount of the hub and owns the member prod. Her kubeconfig leads there through the hub.
+// ada is a ServiceAccount of the hub and owns the member prod. Her kubeconfig leads to the member through the hub.
 const ada = `apiVersion: v1
 kind: ServiceAccount
 metadata: {name: ada, namespace: team-a}
@@ -91,8 +91,9 @@ func (o *operator) worksInPods(t *testing.T) {
 	}
 }
 
-// logsIn gives a ServiceAccount of team-a a kubeconfig of its name, which leads to a member through the hub, and waits
-// until it may do something there: API servers learn of new rights a moment after they were written.
+// logsIn creates a kubeconfig for a ServiceAccount of team-a. The kubeconfig has the same name, and leads to a member
+// through the hub. logsIn waits until the ServiceAccount has a right in the member, because API servers learn about new
+// rights a moment after they are written.
 func (o *operator) logsIn(t *testing.T, name, member, may string) {
 	t.Helper()
 	o.types(t, "hub", "curl -sS --insecure "+hubURL+"/v1/cacerts > hub-ca.crt")

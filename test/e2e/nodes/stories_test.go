@@ -3,7 +3,8 @@
 
 //go:build linux
 
-// Package nodes tells the stories of an operator's life on real nodes: everything is a pod that a manifest made.
+// Package nodes tests an operator's typical tasks, called stories, on real nodes. Everything runs in pods that are
+// created by manifests.
 package nodes
 
 import (

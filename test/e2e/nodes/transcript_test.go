@@ -15,23 +15,24 @@ import (
 	"time"
 )
 
-// outputLines is how much of a command's output the transcript shows.
+// outputLines is the maximum number of lines of a command's output in the transcript.
 const outputLines = 40
 
-// introduction is the head of the transcript.
+// introduction is the beginning of the transcript.
 const introduction = `# An operator's first weeks
 
 Written by "make e2e". Each command can be typed as it stands here. hub$, prod$ and edge$ have the kubeconfig of the
 administrator of that cluster; a name has the kubeconfig of that user.
 `
 
-// A transcript is a Markdown file of the commands, their output and how long they took.
+// transcript is a Markdown file with the commands, their output and their durations.
 type transcript struct {
 	mu  sync.Mutex
 	out *os.File
 }
 
-// openTranscript begins the transcript that the environment names, below the folder of the sources, or a temporary one.
+// openTranscript creates the transcript that the environment variable names, in the folder of the sources, or a
+// temporary one.
 func openTranscript(t *testing.T, sources string) *transcript {
 	t.Helper()
 	path := os.Getenv(envTranscript)

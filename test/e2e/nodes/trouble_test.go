@@ -34,8 +34,8 @@ func (o *operator) losesAMember(t *testing.T) {
 	}
 }
 
-// traces prints what a cluster has of Drover. Labels of nodes that a Plan completed stay: made again, it finds its work
-// done (docs/spec/plan.md).
+// traces prints the Drover objects in a cluster. Labels of nodes that a Plan has completed remain. If the Plan is
+// created again, it finds its work done (docs/spec/plan.md).
 const traces = "kubectl get namespaces,crd,clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,priorityclasses,flowschemas,prioritylevelconfigurations -o name | grep -i drover; " +
 	"kubectl get all,secrets,configmaps,leases,roles,rolebindings,networkpolicies,resourcequotas,limitranges -A -o name | grep -i drover; " +
 	`kubectl get nodes,namespaces -o jsonpath='{range .items[*]}{.metadata.labels}{.metadata.annotations}{.spec.taints}{"\n"}{end}' | grep -o '"[^"]*drover[^"]*"' | grep -v '^"plan.cluster.drover.dev/'; true`
@@ -44,7 +44,7 @@ func (o *operator) removesAll(t *testing.T) {
 	o.types(t, "hub", "kubectl -n team-a delete dplan,crtb,prtb,dproj --all --timeout=5m")
 	o.types(t, "hub", "kubectl -n team-a delete cluster --all --timeout=5m")
 	for _, member := range []string{"prod", "edge"} {
-		// The API server removes a CRD some seconds after it was deleted.
+		// The API server removes a CRD some seconds after its deletion.
 		o.types(t, member, "kubectl wait --for=delete namespace/drover-agent namespace/drover-plans crd/plans.cluster.drover.dev --timeout=5m")
 		if got := o.types(t, member, traces); got != "" {
 			t.Errorf("left in %s:\n%s", member, got)

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// nextAgents is added to the hub's configuration: the agents get another image, and the cluster edge is first.
+// nextAgents is added to the hub's configuration. It sets another image for the agents, and upgrades the cluster edge
+// first.
 const nextAgents = `agent:
   image: IMAGE
   rollout:
@@ -31,8 +32,7 @@ func (o *operator) updatesTheHub(t *testing.T) {
 func (o *operator) updatesTheAgents(t *testing.T) {
 	name, _, _ := strings.Cut(o.image, ":")
 	next := name + ":next"
-	// A node accepts the next image's name for the image that it has: what matters here is how its agents change
-	// places.
+	// On a node, the next image is only another name for the same image. The test is about how agents are replaced.
 	for _, node := range []string{"prod-1", "prod-2", "edge-1"} {
 		o.onNode(t, node, fmt.Sprintf("ctr -n k8s.io images tag --force docker.io/library/%s docker.io/library/%s", o.image, next))
 	}
@@ -68,8 +68,8 @@ func (o *operator) updatesTheAgents(t *testing.T) {
 	}
 }
 
-// reads starts users who read in a member through the hub, and returns what stops them and fails the test if a request
-// of theirs has failed.
+// reads starts users who read in a member through the hub. It returns a function that stops them, and that fails the
+// test if one of their requests has failed.
 func (o *operator) reads(t *testing.T, member string) (stop func()) {
 	t.Helper()
 	end := o.starts(t, "ada", "exec tool load "+hubURL+"/k8s/clusters/team-a/"+member+"/api/v1/namespaces/default/configmaps/kube-root-ca.crt hub-ca.crt ada.token")
@@ -81,13 +81,13 @@ func (o *operator) reads(t *testing.T, member string) (stop func()) {
 	}
 }
 
-// managers returns the manager's pods, to be waited for.
+// managers returns the pods of the manager, in order to wait for them.
 func (o *operator) managers(t *testing.T) string {
 	t.Helper()
 	return strings.ReplaceAll(o.types(t, "hub", "kubectl -n drover-system get pods -o name | sort"), "\n", " ")
 }
 
-// awaitsManagers waits until the manager's Deployment is rolled out and the pods of before have gone.
+// awaitsManagers waits until the manager's Deployment is rolled out and the old pods have been removed.
 func (o *operator) awaitsManagers(t *testing.T, before string) {
 	t.Helper()
 	o.types(t, "hub", "kubectl -n drover-system rollout status deployment/drover-manager --timeout=9m")

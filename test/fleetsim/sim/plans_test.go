@@ -66,7 +66,7 @@ func TestAPlanOfASetIsCompleteWhenItsTimeIsOver(t *testing.T) {
 	})
 }
 
-// planReader reads what an agent reports of plans.
+// planReader reads an agent's reports about plans.
 type planReader struct{ events chan protocol.PlanEvent }
 
 func newPlanReader(t *testing.T, a *agent) *planReader {
@@ -112,7 +112,7 @@ func (r *planReader) next(t *testing.T) v1.PlanStatus {
 	return v1.PlanStatus{}
 }
 
-// pipeWriter answers into a pipe.
+// pipeWriter writes responses into a pipe.
 type pipeWriter struct {
 	*httptest.ResponseRecorder
 	pipe *io.PipeWriter

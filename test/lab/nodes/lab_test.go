@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// envRun asks for the tests with real nodes, which take root and minutes: make test-nodes.
+	// envRun enables the tests with real nodes, which need root and several minutes: make test-nodes.
 	envRun = "DROVER_TEST_NODES"
 
 	stepLimit = 5 * time.Minute
@@ -73,7 +73,7 @@ spec:
 `
 )
 
-// A scene is a lab in a folder of its own, with the programs that the test uses.
+// scene is a lab in a separate folder, with the programs that the test uses.
 type scene struct {
 	dir, file, labctl, kubectl string
 	lab                        *Lab
@@ -113,7 +113,7 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-// run runs a program to its end and returns its output.
+// run runs a program until it ends and returns its output.
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	output, err := try(t.Context(), name, args...)
@@ -173,8 +173,8 @@ func eventually(t *testing.T, condition func(ctx context.Context) error) {
 	}
 }
 
-// machineState is what the lab must leave alone: network devices, addresses, routes, rules, cgroups, mounts and
-// settings of the kernel.
+// machineState is the state that the lab must not change: network devices, addresses, routes, rules, cgroups, mounts
+// and kernel settings.
 func machineState(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -372,7 +372,7 @@ func (s *scene) kill(t *testing.T) {
 	})
 }
 
-// staleCgroup makes a cgroup in that of the node far, as containers have them, and returns its path.
+// staleCgroup creates a cgroup below that of the node far, as containers do, and returns its path.
 func (s *scene) staleCgroup(t *testing.T) string {
 	t.Helper()
 	all, err := machineHierarchies()

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// policyPods are two pods of a namespace on this node, one of another node, and pods that have no address of their own.
+// policyPods are two pods of a namespace on this node, a pod on another node, and pods without an address of their own.
 const policyPods = `
 - {metadata: {namespace: shop, name: web, labels: {app: web}}, spec: {nodeName: here, containers: [{ports: [{name: http, containerPort: 8080}]}]}, status: {podIP: 10.128.1.2}}
 - {metadata: {namespace: shop, name: db, labels: {app: db}}, spec: {nodeName: here, containers: [{ports: [{name: sql, containerPort: 5432}, {name: dns, containerPort: 53, protocol: UDP}]}]}, status: {podIP: 10.128.1.3}}
@@ -26,7 +26,7 @@ const policyPods = `
 - {metadata: {namespace: shop, name: pending, labels: {app: web}}, spec: {nodeName: here}}
 `
 
-// policyCases each have a policy in the namespace shop, and the connections that each chain admits.
+// policyCases each have a policy in the namespace shop, and the connections that each chain allows.
 func policyCases() map[string]struct{ spec, want string } {
 	return map[string]struct{ spec, want string }{
 		"none":                                 {"", ""},
@@ -96,7 +96,7 @@ func policyStateWith(t *testing.T, specs ...string) policyState {
 	return state
 }
 
-// chainsOf returns what rules have of chains for pods, shortened.
+// chainsOf returns the chains for pods in rules, shortened.
 func chainsOf(t *testing.T, state policyState) string {
 	t.Helper()
 	rules, err := state.rules()

@@ -28,7 +28,7 @@ func inFolder(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// TestAUnitStartsAsItsFilesSay has the kubelet's unit and drop-in as the packages of kubernetes.io have them.
+// TestAUnitStartsAsItsFilesSay uses the kubelet's unit and drop-in from the packages of kubernetes.io.
 func TestAUnitStartsAsItsFilesSay(t *testing.T) {
 	root := inFolder(t, map[string]string{
 		"usr/lib/systemd/system/kubelet.service": "[Unit]\nDescription=kubelet\n[Service]\nExecStart=/usr/bin/kubelet\nRestart=always\nRestartSec=10\n",
