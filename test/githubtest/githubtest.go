@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package githubtest is a fake GitHub server for tests. It implements GitHub's documentation of OAuth apps and of the
-// REST API.
+// Package githubtest is a fake GitHub server for tests.
+//
+// It implements GitHub's documentation of OAuth apps and of the REST API.
 //
 // It responds like github.com for the host api.<any>, and like an Enterprise Server below /api/v3. It signs in the
 // account that Approve names, without showing a page.

@@ -1,7 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package s3server starts a real S3 server for tests. The server uses TLS and stores buckets as folders.
+// Package s3server starts a real S3 server for tests.
+//
+// The server uses TLS and stores buckets as folders.
 package s3server
 
 import (

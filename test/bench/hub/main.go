@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command hub measures a complete Drover installation on real control planes. It compares each figure with its lower
-// bound, and prints a table with the goals.
+// Command hub measures a complete Drover installation on real control planes.
+//
+// It compares each figure with its lower bound, and prints a table with the goals.
 //
 // The hub and the member are two control planes of test/lab. The manager and the agents are processes with the same
 // rights as in real clusters. The cost of a request is measured alternately, directly and through the hub, with the

@@ -3,8 +3,9 @@
 
 //go:build linux
 
-// Package nodes tests an operator's typical tasks, called stories, on real nodes. Everything runs in pods that are
-// created by manifests.
+// Package nodes tests an operator's typical tasks, called stories, on real nodes.
+//
+// Everything runs in pods that are created by manifests.
 package nodes
 
 import (
