@@ -213,6 +213,13 @@ func rules() []rule {
 			why: "progress is the result of planners: it looks nothing up",
 		},
 		{
+			from: "internal/provision/etcd",
+			ours: []string{
+				"./api", "./internal/owned", "./internal/protocol", "./internal/provision/progress", "./internal/status",
+			},
+			why: "etcd writes the progress that a planner returns, and does not depend on the planner",
+		},
+		{
 			from: "internal/provision/hosts", ours: []string{"./api", "./internal/owned", "./internal/protocol"},
 			why: "hosts handles Hosts and their instructions, and does not depend on the installed software",
 		},

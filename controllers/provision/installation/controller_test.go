@@ -21,11 +21,9 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/controllers/provision/etcd"
 	"github.com/drover-dev/drover/controllers/provision/installation"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
@@ -42,7 +40,6 @@ type world struct {
 	*testkit.Env
 	t    *testing.T
 	r    *installation.Reconciler
-	etcd *etcd.Reconciler
 	name types.NamespacedName
 	now  time.Time
 }
@@ -53,7 +50,6 @@ func newWorld(t *testing.T) *world {
 	env.Provision(t)
 	w := &world{Env: env, t: t, name: types.NamespacedName{Namespace: env.Workspace(t), Name: "prod"}, now: time.Now()}
 	w.r = &installation.Reconciler{Client: env.Client, Live: env.Client, Recorder: events.NewFakeRecorder(1000), Now: func() time.Time { return w.now }}
-	w.etcd = &etcd.Reconciler{Client: env.Client, Live: env.Client, Recorder: w.r.Recorder, Backend: etcd.Installations{Progress: w.r.EtcdProgress}}
 	w.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "prod"}})
 	w.registration(get(w, "prod", &v1.Cluster{}).UID)
 	w.Apply(t, &provisionv1.ClusterInstallation{
@@ -133,10 +129,8 @@ func (w *world) report(name string, state v1.HostState, reason, address string) 
 func (w *world) reconcile(n int) *provisionv1.ClusterInstallation {
 	w.t.Helper()
 	for range n {
-		for _, r := range []reconcile.Reconciler{w.r, w.etcd} {
-			if _, err := r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
-				w.t.Fatal(err)
-			}
+		if _, err := w.r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
+			w.t.Fatal(err)
 		}
 	}
 	return get(w, "prod", &provisionv1.ClusterInstallation{})

@@ -56,9 +56,7 @@ type store struct {
 // gather reads everything that a decision depends on. If an object is missing or invalid, the returned readiness
 // describes it. Otherwise, the readiness is nil.
 func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, error) {
-	if err := r.gatherWanted(ctx, in); err != nil {
-		return nil, err
-	}
+	in.wantEtcd()
 	spec := &in.installation.Spec
 	in.decide.Spec.ClusterInstallationSpec, in.decide.Generation = *spec, in.installation.Generation
 	var err error

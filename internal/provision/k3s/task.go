@@ -89,14 +89,6 @@ func (d *decision) tasks() (all []*task) {
 
 func snapshotTask(id string) string { return "snapshot-" + id }
 
-// SnapshotOn returns the host that is taking the given snapshot, or "" if there is none.
-func (d Decision) SnapshotOn(id string) string {
-	if d.Task != snapshotTask(id) {
-		return ""
-	}
-	return d.TaskHost
-}
-
 // decideTask decides which server carries out which task now, and records the outcomes of tasks. Only one task is
 // carried out at a time. A task that has started continues.
 func (d *decision) decideTask(removes int) {
