@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -89,11 +90,8 @@ or the Clusters.`,
 				if err := r.read(ctx); err != nil {
 					return err
 				}
-				if file != "" {
-					if err := writeBundle(ctx, h, file, namespace, &r.status); err != nil {
-						return err
-					}
-					fmt.Fprintf(c.ErrOrStderr(), "Wrote %s.\n", file)
+				if err := r.bundle(ctx, file, c.ErrOrStderr()); err != nil {
+					return err
 				}
 				if err := o.Print(c.OutOrStdout(), &r.status, r.status.text); err != nil {
 					return err
@@ -111,6 +109,18 @@ or the Clusters.`,
 	cli.Complete(c, "manager-namespace", o.CompleteWorkspaces)
 	o.BindOutput(c)
 	return c
+}
+
+// bundle writes a file for support, unless its name is empty.
+func (r *statusReader) bundle(ctx context.Context, file string, says io.Writer) error {
+	if file == "" {
+		return nil
+	}
+	if err := writeBundle(ctx, r.Hub, file, r.namespace, &r.status); err != nil {
+		return err
+	}
+	fmt.Fprintf(says, "Wrote %s.\n", file)
+	return nil
 }
 
 // text formats the state for users.
