@@ -51,7 +51,7 @@ import (
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts/plan,verbs=update
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts/instructions,verbs=update
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;update;patch;delete,roleName=drover-provisioner-workspace
 // +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=clusterinstallations,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdsnapshots,verbs=get;list;watch;create;delete

@@ -62,11 +62,13 @@ func (s *Server) addOperator(ctx context.Context, mgr ctrl.Manager, port operato
 		listener = tls.NewListener(listener, port.secured)
 	}
 	s.Log.Info("serving operators", "port", port.name, "address", listener.Addr().String())
-	return mgr.Add(&manager.Server{Name: port.name, Listener: listener, ShutdownTimeout: new(lastWords), Server: &http.Server{
-		Handler: port.handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: exchangeTimeout, WriteTimeout: exchangeTimeout,
-		IdleTimeout:    idleTimeout,
-		MaxHeaderBytes: maxHeaderBytes, ErrorLog: quietLog(s.Log),
-	}})
+	server := &http.Server{
+		Handler: port.handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: exchangeTimeout,
+		WriteTimeout: exchangeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ErrorLog: quietLog(s.Log),
+	}
+	return mgr.Add(&manager.Server{
+		Name: port.name, Listener: listener, ShutdownTimeout: new(lastWords), Server: server,
+	})
 }
 
 func (s *Server) probes(ctx context.Context, mux *http.ServeMux) {

@@ -134,10 +134,11 @@ func cleanHost(ctx context.Context, h *cli.Hub, name string, yes bool, says io.W
 		return fmt.Errorf("nothing was changed: %s %s uses Host %s/%s and would install it again: change or delete that "+
 			"object", ref.Kind, ref.Name, host.Namespace, host.Name)
 	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: h.Workspace, Name: name + v1.HostPlanSecretSuffix}}
+	secret := &corev1.Secret{}
+	secret.Namespace, secret.Name = h.Workspace, name+v1.HostInstructionsSecretSuffix
 	if !yes {
-		return fmt.Errorf("nothing was changed: everything that the instructions of Host %s/%s installed would be removed from "+
-			"the machine; confirm with --yes", host.Namespace, host.Name)
+		return fmt.Errorf("nothing was changed: everything that the instructions of Host %s/%s installed would be removed "+
+			"from the machine; confirm with --yes", host.Namespace, host.Name)
 	}
 	if err := client.IgnoreNotFound(h.Delete(ctx, secret)); err != nil {
 		return fmt.Errorf("delete Secret %s: %w", client.ObjectKeyFromObject(secret), err)

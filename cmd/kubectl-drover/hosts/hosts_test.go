@@ -49,7 +49,9 @@ func TestHostsAreListedWithWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	failed := hostIn("rack2", v1.HostInstalling, metav1.ConditionFalse, v1.ReasonInstructionFailed, "install: exit code 3\x1b[2J")
 	failed.Status.Machine = &v1.HostMachine{OS: "Debian 12", Architecture: "amd64"}
-	failed.Status.Plan = &v1.HostPlanStatus{Done: 1, Total: 3, Instruction: "install", Output: "E: no space left\x1b[2J\nbye"}
+	failed.Status.Progress = &v1.HostProgress{
+		Done: 1, Total: 3, Instruction: "install", Output: "E: no space left\x1b[2J\nbye",
+	}
 	failed.Spec.ConsumerRef = &v1.HostConsumerRef{Kind: "Cluster", Name: "prod"}
 	held := hostIn("rack3", v1.HostActive, metav1.ConditionTrue, v1.ReasonActive, "")
 	held.Status.Conditions = append(held.Status.Conditions, metav1.Condition{Type: v1.ConditionRestoreConfirmed, Status: metav1.ConditionFalse, Reason: v1.ReasonHubRestored, Message: "it would be cleaned"})
@@ -126,7 +128,10 @@ func TestAHostIsGivenBackOnlyIfThatIsSaid(t *testing.T) {
 	if err := releaseHost(t.Context(), h, "rack2", releasing{}, io.Discard); err == nil || !strings.Contains(err.Error(), "which Cluster prod loses") {
 		t.Errorf("delete one that is taken: %v", err)
 	}
-	for _, err := range []error{cleanHost(t.Context(), h, "rack1", false, io.Discard), releaseHost(t.Context(), h, "rack1", releasing{orphan: true}, io.Discard)} {
+	for _, err := range []error{
+		cleanHost(t.Context(), h, "rack1", false, io.Discard),
+		releaseHost(t.Context(), h, "rack1", releasing{orphan: true}, io.Discard),
+	} {
 		if err == nil || !strings.Contains(err.Error(), "nothing was changed") {
 			t.Errorf("without --yes: %v", err)
 		}

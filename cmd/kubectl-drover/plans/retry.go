@@ -170,9 +170,9 @@ func setPaused(ctx context.Context, w client.Client, plan *v1.Plan, version stri
 	return now.Generation, err
 }
 
-// restore sets spec.paused back to its value before the pause, or removes the field if it was not set. If another client
-// has changed the spec since then, restore does not change it, because the other client's user may want the plan to be
-// paused.
+// restore sets spec.paused back to its value before the pause, or removes the field if it was not set. If another
+// client has changed the spec since then, restore does not change it, because the other client's user may want the plan
+// to be paused.
 func restore(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan, since paused) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the status changes while members pause
 		now := &v1.Plan{}

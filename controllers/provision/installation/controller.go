@@ -225,7 +225,7 @@ func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, next *k
 		return err
 	}
 	set, err := r.hub().GiveWithNote(ctx, in.hosts[host.Name], consumer(in.installation), in.given[host.Name],
-		next.HostInstructions, string(held))
+		hosts.Noted{HostInstructions: next.HostInstructions, Note: string(held)})
 	if set && host.Held == nil {
 		in.update.Event(status.Event{Reason: "HostJoins", Action: "Join", Message: fmt.Sprintf("Host %s joins as %s", host.Name, next.Roles)})
 	} else if set && host.Held.Start != next.Start {

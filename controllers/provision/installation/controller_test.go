@@ -107,13 +107,13 @@ func (w *world) host(name, use, address string) {
 func (w *world) report(name string, state v1.HostState, reason, address string) {
 	w.t.Helper()
 	h := get(w, name, &v1.Host{})
-	h.Status.State, h.Status.Plan = state, nil
+	h.Status.State, h.Status.Progress = state, nil
 	if address != "" {
 		h.Status.Machine = &v1.HostMachine{Addresses: []string{"fe80::1", address}, Labels: []string{"disk=fast"}}
 	}
 	if state != v1.HostAvailable {
-		given := get(w, name+v1.HostPlanSecretSuffix, &corev1.Secret{})
-		h.Status.Plan = &v1.HostPlanStatus{Version: string(given.UID) + "." + given.ResourceVersion}
+		given := get(w, name+v1.HostInstructionsSecretSuffix, &corev1.Secret{})
+		h.Status.Progress = &v1.HostProgress{Version: string(given.UID) + "." + given.ResourceVersion}
 	}
 	ready := metav1.ConditionFalse
 	if reason == v1.ReasonHostAvailable || reason == v1.ReasonActive {
@@ -140,14 +140,14 @@ func (w *world) reconcile(n int) *provisionv1.ClusterInstallation {
 func (w *world) instructions(host string) *protocol.HostInstructions {
 	w.t.Helper()
 	secret := &corev1.Secret{}
-	err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.name.Namespace, Name: host + v1.HostPlanSecretSuffix}, secret)
+	err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.name.Namespace, Name: host + v1.HostInstructionsSecretSuffix}, secret)
 	if apierrors.IsNotFound(err) {
 		return nil
 	} else if err != nil {
 		w.t.Fatal(err)
 	}
 	given := &protocol.HostInstructions{}
-	if err := json.Unmarshal(secret.Data[v1.HostPlanKey], given); err != nil {
+	if err := json.Unmarshal(secret.Data[v1.HostInstructionsKey], given); err != nil {
 		w.t.Fatal(err)
 	}
 	return given
@@ -536,7 +536,7 @@ func TestHostThatRefusesInstructionsDelaysNoOther(t *testing.T) {
 	w.host("w1", "worker", "10.1.0.2")
 	w.host("w2", "worker", "10.1.0.3")
 	w.reconcile(4)
-	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "w1-host-plan"}, Type: v1.SecretTypeHostPlan}
+	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "w1-host-plan"}, Type: v1.SecretTypeHostInstructions}
 	if err := w.Client.Create(t.Context(), foreign); err != nil {
 		t.Fatal(err)
 	}

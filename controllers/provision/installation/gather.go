@@ -335,7 +335,7 @@ func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, k
 	if untrusted.JSON([]byte(note), held, untrusted.Large()) != nil {
 		known.Held = &k3s.Held{Unreadable: true}
 		in.unreadable[host.Name] = fmt.Errorf(
-			"the annotation of Secret %s%s was changed: restore the Secret, or delete it, which cleans the host", host.Name, v1.HostPlanSecretSuffix)
+			"the annotation of Secret %s%s was changed: restore the Secret, or delete it, which cleans the host", host.Name, v1.HostInstructionsSecretSuffix)
 		return nil
 	}
 	known.Held, known.Host = held, progress.OfHost(host, version)

@@ -119,7 +119,7 @@ func TestFailedRestoreNamesTheHostAndTheReason(t *testing.T) {
 	w.reconcile(1)
 	w.report("s1", v1.HostInstalling, v1.ReasonInstructionFailed, "")
 	host := get(w, "s1", &v1.Host{})
-	host.Status.Plan.Output = "3 files have the name"
+	host.Status.Progress.Output = "3 files have the name"
 	if err := w.Client.Status().Update(t.Context(), host); err != nil {
 		t.Fatal(err)
 	}

@@ -39,9 +39,11 @@ func TestWrite(t *testing.T) {
 		events  int
 		unknown bool // the progress has no such restore
 	}{
-		"an outcome removes the finalizer":                           {want: provisionv1.RestoreSucceeded, events: 1},
-		"an outcome that is not written keeps the finalizer":         {fails: refuses, keeps: true},
-		"an outcome never changes, and its finalizer is removed":     {phase: provisionv1.RestoreFailed, want: provisionv1.RestoreFailed},
+		"an outcome removes the finalizer":                   {want: provisionv1.RestoreSucceeded, events: 1},
+		"an outcome that is not written keeps the finalizer": {fails: refuses, keeps: true},
+		"an outcome never changes, and its finalizer is removed": {
+			phase: provisionv1.RestoreFailed, want: provisionv1.RestoreFailed,
+		},
 		"the status of a restore without progress is left unchanged": {unknown: true, keeps: true},
 	} {
 		t.Run(name, func(t *testing.T) {
