@@ -8,6 +8,7 @@ import { expires } from "../lib/certificate.js";
 import { html, useState } from "../lib/html.js";
 import { command, count, own, short } from "../lib/text.js";
 import { Time } from "../lib/time.js";
+import { expired } from "../core/access.js";
 import { drover, merge, remove } from "../core/api.js";
 import { download, kubeconfig } from "../core/kubeconfig.js";
 import { may } from "../core/rights.js";
@@ -22,9 +23,13 @@ import { Card, Command, CopyField, Empty, Facts, Heading, Labels, Loading, Meter
 import { Rows } from "../ui/table.js";
 import { toast } from "../ui/toast.js";
 import { EventsOf } from "./events.js";
+import { Ended, Until } from "./grant.js";
 import { Joining } from "./import.js";
 import { editLabels, mayLabel } from "./labels.js";
 import { Nodes } from "./nodes.js";
+
+/** The bindings to a Cluster that have not ended. @param {any} cluster */
+const inForce = (cluster) => bindingsOf(cluster).filter(({ binding }) => !expired(binding));
 
 const crumbs = html`<a href=${href(["clusters"])}>Clusters</a>`;
 
@@ -42,7 +47,7 @@ export function ClusterView({ params: { workspace, name, tab = "summary" } }) {
     ${loaded.value ? html`<${Empty} icon="clusters" title="This Cluster is gone, or you can no longer reach or watch it"><a href=${href(["clusters"])}>All clusters</a></${Empty}>` : html`<${Loading} />`}</div>`;
   const row = clusterRow(cluster);
   const tabs = [{ id: "summary", title: "Summary" }, { id: "nodes", title: "Nodes", n: row.nodes?.total },
-    ...(cluster.partial ? [] : [{ id: "access", title: "Access", n: bindingsOf(cluster).length }, { id: "events", title: "Events" }]), { id: "connect", title: "Connect" }];
+    ...(cluster.partial ? [] : [{ id: "access", title: "Access", n: inForce(cluster).length }, { id: "events", title: "Events" }]), { id: "connect", title: "Connect" }];
   const Body = own(/** @type {Record<string, any>} */ ({ nodes: Nodes, access: Who, events: EventsOf, connect: Connect }), tab) ?? Summary;
   return html`<div class=${tab === "nodes" ? "view fill" : "view"}><${Heading} title=${row.name} above=${html`${crumbs} <span aria-hidden="true">/</span> <a href=${href(["clusters"], { q: workspace })}>${workspace}</a>`} beside=${html`<${State} name=${row.state.name} word=${row.state.word} />`}>
       <a class="button" href=${href(["clusters", workspace, name, "connect"])}><${Icon} name="terminal" />Connect</a>
@@ -74,7 +79,7 @@ function askDelete({ metadata: { namespace, name, uid }, spec }) {
 function Consequences({ namespace, name }) {
   const cluster = object("clusters", `${namespace}/${name}`);
   if (!cluster) return html`<${Note}>The cluster is already gone.</${Note}>`;
-  const [access, projects, plans] = [bindingsOf(cluster).length, within("projects", cluster).length, within("plans", cluster).length];
+  const [access, projects, plans] = [inForce(cluster).length, within("projects", cluster).length, within("plans", cluster).length];
   const away = condition(cluster, "Connected")?.status !== "True";
   const stays = cluster.spec?.deletionPolicy === "Orphan";
   return html`${stays ? html`<p>Drover <b>forgets</b> the cluster. Its agent and all delivered objects stay in it, because the deletion policy is Orphan.</p>`
@@ -167,12 +172,13 @@ function PlansOf({ cluster }) {
 
 /** @param {{ cluster: any }} props */
 function Who({ cluster }) {
-  const found = bindingsOf(cluster);
+  const found = inForce(cluster);
   const projects = within("projects", cluster);
   return html`<${Card} title="Who can use this cluster">${found.length > 0
-    ? html`<${Rows} label="Bindings that you may watch" head=${["Who", "Role", "Where", "Until"]} rows=${found.map(({ binding, where }) => [
-      html`${binding.spec.subject.name} <span class="soft">${binding.spec.subject.kind}</span>`, binding.spec.roleTemplateName, where, binding.spec.expiresAt ? html`<${Time} at=${binding.spec.expiresAt} />` : "no end"])} />`
+    ? html`<${Rows} label="Bindings that you may watch" head=${["Who", "Role", "Where", "Ends"]} rows=${found.map(({ binding, where }) => [
+      html`${binding.spec.subject.name} <span class="soft">${binding.spec.subject.kind}</span>`, binding.spec.roleTemplateName, where, html`<${Until} binding=${binding} />`])} />`
     : html`<p class="soft">No binding that you may watch leads to this cluster.</p>`}
+    <${Ended} n=${bindingsOf(cluster).length - found.length} />
     <p class="soft">Besides, all who may get clusters/proxy on the hub, as far as the member’s own RBAC lets them. <a href=${href(["access", "why"], { cluster: keyOf(cluster) })}>Why can’t I?</a></p></${Card}>
     <${Card} title="Projects here">${projects.length > 0
     ? html`<${Rows} label="Projects that reach this cluster" head=${["Project", "State", "Namespaces"]} rows=${projects.map((project) => {

@@ -5,7 +5,8 @@
 // The dialogs that grant a role, change its end, and revoke it. The form can print the binding instead of applying it.
 
 import { html, useEffect, useState } from "../lib/html.js";
-import { short } from "../lib/text.js";
+import { count, short } from "../lib/text.js";
+import { Time } from "../lib/time.js";
 import { yaml } from "../lib/yaml.js";
 import { bindingFor, expired, place, resources, rulesOf, sameGrant, selectorOf } from "../core/access.js";
 import { apply, drover, merge, remove } from "../core/api.js";
@@ -18,6 +19,17 @@ import { Field, nameRules } from "../ui/form.js";
 import { Icon } from "../ui/icons.js";
 import { Command, Note, Problem } from "../ui/parts.js";
 import { toast } from "../ui/toast.js";
+
+/** Returns whether a binding is in force and ends within a week. @param {any} binding */
+export const endsSoon = (binding) => Boolean(binding.spec.expiresAt) && !expired(binding) && Date.parse(binding.spec.expiresAt) < Date.now() + 7 * 86_400_000;
+
+/** When a binding ends. @param {{ binding: any }} props */
+export const Until = ({ binding }) => (!binding.spec.expiresAt ? html`<span class="soft">no end</span>`
+  : expired(binding) ? html`<span class="bad">ended <${Time} at=${binding.spec.expiresAt} ago /></span>`
+  : html`<span class=${endsSoon(binding) ? "wait" : ""}><${Time} at=${binding.spec.expiresAt} /></span>`);
+
+/** Says how many bindings have ended, below a table of the others. @param {{ n: number }} props */
+export const Ended = ({ n }) => (n === 0 ? null : html`<p class="soft">${count(n, "binding")} ${n === 1 ? "has" : "have"} ended. <a href=${href(["access"], { ends: "ended" })}>All bindings that have ended</a></p>`);
 
 /** Opens the form, with values that are known already. @param {Partial<import("../core/access.js").Wanted>} [known] */
 export const openGrant = (known = {}) => openDialog("Grant a role", Grant, { known }, { drawer: true });

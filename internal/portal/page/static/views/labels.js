@@ -7,6 +7,7 @@
 
 import { html, useState } from "../lib/html.js";
 import { count, own, short } from "../lib/text.js";
+import { expired } from "../core/access.js";
 import { drover, merge } from "../core/api.js";
 import { may } from "../core/rights.js";
 import { targets } from "../core/select.js";
@@ -48,7 +49,7 @@ function effects(clusters, change) {
     const next = { metadata: { ...cluster.metadata, labels } };
     for (const [kind, word] of kinds) {
       for (const each of objects(kind).values()) {
-        if (each.metadata.namespace !== cluster.metadata.namespace) continue;
+        if (each.metadata.namespace !== cluster.metadata.namespace || (each.spec && expired(each))) continue;
         const [was, will] = [targets(each.spec ?? {}, cluster), targets(each.spec ?? {}, next)];
         if (was === will) continue;
         const name = `${word} ${each.metadata.name}`;

@@ -13,6 +13,7 @@ import { loaded } from "../core/store.js";
 import { Mark } from "../ui/icons.js";
 import { Bar, Card, Empty, Heading, Loading, Meter, State, Waves } from "../ui/parts.js";
 import { RecentEvents } from "./events.js";
+import { endsSoon } from "./grant.js";
 
 /** @type {[import("../core/states.js").StateName, string][]} */
 const words = [["broken", "Broken"], ["waiting", "Waiting"], ["working", "Working"]];
@@ -39,14 +40,14 @@ const Figure = ({ title, value, about }) => html`<${Card} class="figure-card" ti
 function Attention({ outdated }) {
   const wrong = clusterRows.value.filter((row) => row.state.name === "broken");
   const shown = wrong.slice(0, 4);
-  const soon = bindings.value.filter((b) => b.spec.expiresAt && Date.parse(b.spec.expiresAt) < Date.now() + 7 * 86_400_000);
+  const soon = bindings.value.filter(endsSoon);
   const certs = certificates.value;
   const calm = wrong.length + outdated + soon.length + certs.length === 0;
   return html`<${Card} title="Needs attention">${calm ? html`<${Empty} icon="check" title="Nothing needs you" />` : html`<ul class="list">
     ${shown.map((row) => html`<li key=${row.key}><a class="item" href=${href(["clusters", row.workspace, row.name])}><${Mark} name="broken" /><span class="item-main"><strong>${row.name}</strong> <span class="soft">${row.workspace}</span><br />${row.state.word}</span><span class="soft"><${Time} at=${row.state.since} /></span></a></li>`)}
     ${wrong.length > shown.length && html`<li><a class="item more" href=${href(["clusters"], { state: "broken" })}>${count(wrong.length - shown.length, "more broken cluster")}</a></li>`}
     ${outdated > 0 && html`<li><a class="item" href=${href(["clusters"], { sort: "agent" })}><${Mark} name="waiting" /><span class="item-main">${count(outdated, "agent")} not up to date</span></a></li>`}
-    ${soon.length > 0 && html`<li><a class="item" href=${href(["access"])}><${Mark} name="waiting" /><span class="item-main">${count(soon.length, "binding")} ${soon.length === 1 ? "expires" : "expire"} within a week</span></a></li>`}
+    ${soon.length > 0 && html`<li><a class="item" href=${href(["access"], { ends: "soon" })}><${Mark} name="waiting" /><span class="item-main">${count(soon.length, "binding")} ${soon.length === 1 ? "ends" : "end"} within a week</span></a></li>`}
     ${certs.slice(0, 1).map(({ row, at }) => html`<li key=${"certificate " + row.key}><a class="item" href=${href(["clusters", row.workspace, row.name])}><${Mark} name=${at < Date.now() ? "broken" : "waiting"} /><span class="item-main"><strong>${row.name}</strong> <span class="soft">${row.workspace}</span><br />The certificate for direct access ${at < Date.now() ? "has expired" : "expires"}${certs.length > 1 && `, and ${certs.length - 1} more`}</span><span class="soft"><${Time} at=${new Date(at).toISOString()} /></span></a></li>`)}</ul>`}</${Card}>`;
 }
 

@@ -8,7 +8,7 @@ import { html, useMemo, useState } from "../lib/html.js";
 import { bytes, cores, quantity } from "../lib/quantity.js";
 import { count, own, short } from "../lib/text.js";
 import { Time } from "../lib/time.js";
-import { place, resources } from "../core/access.js";
+import { expired, place, resources } from "../core/access.js";
 import { get, list } from "../core/api.js";
 import { may } from "../core/rights.js";
 import { href, param, setQuery } from "../core/router.js";
@@ -19,17 +19,17 @@ import { Search } from "../ui/form.js";
 import { Icon } from "../ui/icons.js";
 import { Card, Empty, Facts, Heading, Loading, Meter, Problem, State, Tabs, useFetch } from "../ui/parts.js";
 import { Rows, Table } from "../ui/table.js";
-import { Until } from "./access.js";
 import { Conditions } from "./cluster.js";
-import { askRevoke, mayGrant, openGrant } from "./grant.js";
+import { Ended, Until, askRevoke, mayGrant, openGrant } from "./grant.js";
 
 const membersOf = (/** @type {any} */ project) => bindings.value.filter((b) => b.spec.projectName === project.metadata.name && b.metadata.namespace === project.metadata.namespace);
 
 const rows = derived(() => {
   const members = new Map();
-  for (const { spec, metadata } of bindings.value) {
+  for (const binding of bindings.value) {
+    const { spec, metadata } = binding;
     const key = `${metadata.namespace}/${spec.projectName}`;
-    if (spec.projectName) members.set(key, (members.get(key) ?? new Set()).add(spec.subject?.name));
+    if (spec.projectName && !expired(binding)) members.set(key, (members.get(key) ?? new Set()).add(spec.subject?.name));
   }
   return [...objects("projects").values()].map((project) => ({
     key: keyOf(project), name: project.metadata.name, project, state: readyState(project), members: members.get(keyOf(project))?.size ?? 0,
@@ -67,12 +67,13 @@ export function ProjectView({ params: { workspace, name, tab = "summary" } }) {
   const project = object("projects", `${workspace}/${name}`);
   const above = html`<a href=${href(["projects"])}>Projects</a> <span aria-hidden="true">/</span> ${workspace}`;
   if (!project) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="projects" title="This Project is gone, or you may not watch it"><a href=${href(["projects"])}>All projects</a></${Empty}>` : html`<${Loading} />`}</div>`;
-  const members = membersOf(project);
+  const all = membersOf(project);
+  const members = all.filter((b) => !expired(b));
   const Body = own(/** @type {Record<string, any>} */ ({ usage: Usage, members: Members }), tab) ?? Summary;
   return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} ...${readyState(project)} />`}>
       ${mayGrant(workspace) && html`<button type="button" class="primary" onClick=${() => openGrant({ workspace, where: "project", project: name })}><${Icon} name="plus" />Add a member</button>`}</${Heading}>
     <${Tabs} label="Parts of the project" tabs=${[{ id: "summary", title: "Summary" }, { id: "usage", title: "Namespaces and quotas" }, { id: "members", title: "Members", n: members.length }]} current=${tab} path=${["projects", workspace, name]} />
-    <${Body} project=${project} members=${members} /></div>`;
+    <${Body} project=${project} members=${members} ended=${all.length - members.length} /></div>`;
 }
 
 /** @param {{ project: any }} props */
@@ -86,13 +87,13 @@ function Summary({ project }) {
       ["Created", metadata.creationTimestamp && html`<${Time} at=${metadata.creationTimestamp} ago />`]]} /></${Card}></div></div>`;
 }
 
-/** @param {{ members: any[], project: any }} props */
-function Members({ members, project }) {
+/** @param {{ members: any[], ended: number, project: any }} props */
+function Members({ members, ended, project }) {
   const mayRevoke = may({ verb: "delete", resource: resources.ProjectRoleTemplateBinding, namespace: project.metadata.namespace });
   return html`<${Card} title="Members">${members.length > 0 ? html`<${Rows} label="Members that you may watch" head=${["Who", "Role", "State", "Ends", "Action"]} rows=${members.map((b) => [
     html`<a href=${href(["access", "bindings", b.metadata.namespace, "project", b.metadata.name])}>${b.spec.subject.name}</a> <span class="soft">${b.spec.subject.kind}</span>`, html`<a href=${href(["access", "roles", b.spec.roleTemplateName])}>${b.spec.roleTemplateName}</a>`, html`<${State} ...${readyState(b)} />`, html`<${Until} binding=${b} />`,
     mayRevoke && html`<button type="button" class="link" aria-label=${`Revoke ${b.spec.roleTemplateName} of ${b.spec.subject.name}`} onClick=${() => askRevoke(b)}>Revoke</button>`])} />`
-    : html`<p class="soft">No binding that you may watch has the project ${project.metadata.name}.</p>`}
+    : html`<p class="soft">No binding that you may watch has the project ${project.metadata.name}.</p>`}<${Ended} n=${ended} />
     <p class="soft">Besides, all who have a role in the whole cluster.</p></${Card}>`;
 }
 
