@@ -39,7 +39,7 @@ func TestBindingsThatHaveEndedDoNotCount(t *testing.T) {
 	eventually(t, p, `[...document.querySelectorAll("main table")].map(e => e.textContent).join().match(/local:\w+|github:\w+/g).sort().join()`,
 		"github:bob,local:alice")
 	eventually(t, p, `document.querySelector(".tabs [aria-current] .badge").textContent`, "2")
-	eventually(t, p, `document.querySelectorAll("main table:first-of-type tbody tr").length`, 2)
+	eventually(t, p, `document.querySelector("main table").querySelectorAll("tbody tr").length`, 2)
 	click(t, p, "[title=Delete]")
 	sees(t, p, "dialog: Delete the cluster c0001?")
 	eventually(t, p, `document.querySelector("dialog").textContent.includes("2 bindings lead to this cluster.")`, true)

@@ -7,9 +7,9 @@
 import { html, signal, useMemo } from "../lib/html.js";
 import { count, digits, own } from "../lib/text.js";
 import { Time } from "../lib/time.js";
-import { may } from "../core/rights.js";
+import { mayAnywhere } from "../core/rights.js";
 import { href, param, setQuery } from "../core/router.js";
-import { clusterRows, fleet, tally, workspaces } from "../core/select.js";
+import { clusterRows, fleet, tally } from "../core/select.js";
 import { loaded } from "../core/store.js";
 import { useCommands } from "../shell/commands.js";
 import { Search } from "../ui/form.js";
@@ -73,8 +73,7 @@ export function Clusters() {
   }, [all, query, state]);
   const groupOf = useMemo(() => grouping(group), [group]);
   const keys = useMemo(() => tally(all.slice(0, 2000).flatMap((r) => Object.keys(r.labels)), (key) => key).slice(0, 30).map(({ key }) => key), [all]);
-  const everywhere = may({ verb: "create", resource: "clusters" });
-  const mayImport = everywhere || (everywhere === false && workspaces.value.slice(0, 20).some((namespace) => may({ verb: "create", resource: "clusters", namespace })));
+  const mayImport = mayAnywhere({ verb: "create", resource: "clusters" });
   useCommands(mayImport ? [{ id: "import", title: "Import a cluster", icon: "plus", run: openImport }] : [], [mayImport]);
   const found = rows.length === total ? count(total, "cluster") : `${digits(rows.length)} of ${count(total, "cluster")}`;
   const nothing = total === 0

@@ -7,15 +7,12 @@
 import { html } from "../lib/html.js";
 import { count, short, words } from "../lib/text.js";
 import { Time } from "../lib/time.js";
-import { list } from "../core/api.js";
-import { may } from "../core/rights.js";
+import { listIn, may, places } from "../core/rights.js";
 import { href } from "../core/router.js";
-import { workspaces } from "../core/select.js";
 import { Icon, Mark } from "../ui/icons.js";
 import { Card, Empty, Loading, Problem, useFetch } from "../ui/parts.js";
 
 const most = 500; // events of one list
-const places = 8; // workspaces that are asked one by one
 
 const lists = { verb: "list", resource: "events", group: "" };
 
@@ -30,8 +27,8 @@ const when = (event) => event.series?.lastObservedTime ?? event.lastTimestamp ??
  * @param {(string | undefined)[]} namespaces @param {string} fieldSelector @param {AbortSignal} signal
  */
 async function fetchEvents(namespaces, fieldSelector, signal) {
-  const answers = await Promise.all(namespaces.map((namespace) => list({ resource: "events", namespace }, { limit: most, query: { fieldSelector }, signal })));
-  return { events: answers.flatMap(({ items }) => items).sort((a, b) => (when(a) < when(b) ? 1 : -1)), cut: answers.some((answer) => answer.metadata?.continue) };
+  const { items, cut } = await listIn(namespaces, { resource: "events" }, { limit: most, query: { fieldSelector }, signal });
+  return { events: items.sort((a, b) => (when(a) < when(b) ? 1 : -1)), cut };
 }
 
 /** @param {{ event: any, named?: boolean }} props */
@@ -54,10 +51,9 @@ function EventCard({ namespaces, selector, named, show, title, nothing }) {
 
 /** Warnings about Clusters, for the overview. Nothing if the user may list no events. @param {{ show: number }} props */
 export function RecentEvents({ show }) {
-  const everywhere = may(lists);
-  const some = everywhere === false ? workspaces.value.slice(0, places).filter((namespace) => may({ ...lists, namespace })) : [];
-  if (!everywhere && some.length === 0) return null;
-  return html`<${EventCard} title="Recent warnings" named namespaces=${everywhere ? [undefined] : some} selector="involvedObject.kind=Cluster,type=Warning" show=${show} nothing="No warning is recorded" />`;
+  const where = places(lists);
+  if (!where || where.namespaces.length === 0) return null;
+  return html`<${EventCard} title="Recent warnings" named namespaces=${where.namespaces} selector="involvedObject.kind=Cluster,type=Warning" show=${show} nothing="No warning is recorded" />`;
 }
 
 /** Events of one Cluster. @param {{ cluster: any }} props */

@@ -10,7 +10,7 @@ import { Time } from "../lib/time.js";
 import { yaml } from "../lib/yaml.js";
 import { bindingFor, expired, place, resources, rulesOf, sameGrant, selectorOf } from "../core/access.js";
 import { apply, drover, merge, remove } from "../core/api.js";
-import { may } from "../core/rights.js";
+import { may, mayAnywhere } from "../core/rights.js";
 import { go, href } from "../core/router.js";
 import { bindings, workspaces } from "../core/select.js";
 import { keyOf, objects } from "../core/store.js";
@@ -35,14 +35,8 @@ export const Ended = ({ n }) => (n === 0 ? null : html`<p class="soft">${count(n
 export const openGrant = (known = {}) => openDialog("Grant a role", Grant, { known }, { drawer: true });
 
 /** Whether the user may grant roles in a workspace, or in any. @param {string} [workspace] */
-export function mayGrant(workspace) {
-  const asked = (/** @type {string | undefined} */ namespace) => {
-    const answers = Object.values(resources).map((resource) => may({ verb: "create", resource, namespace }));
-    return answers.includes(true) || (answers.includes(undefined) ? undefined : false);
-  };
-  const first = asked(workspace);
-  return first || (first === false && !workspace && workspaces.value.slice(0, 10).some(asked)) || false;
-}
+export const mayGrant = (workspace) => Object.values(resources).some((resource) => (workspace
+  ? may({ verb: "create", resource, namespace: workspace }) : mayAnywhere({ verb: "create", resource })));
 
 const ends = [["", "never"], ["8h", "in 8 hours"], ["1d", "in a day"], ["7d", "in 7 days"], ["30d", "in 30 days"], ["at", "at a time"]];
 

@@ -9,10 +9,9 @@ import { html, signal, useMemo, useState } from "../lib/html.js";
 import { bytes, quantity } from "../lib/quantity.js";
 import { count, own, short } from "../lib/text.js";
 import { Time } from "../lib/time.js";
-import { call, create, list } from "../core/api.js";
-import { may } from "../core/rights.js";
+import { call, create } from "../core/api.js";
+import { listIn, mayAnywhere, places } from "../core/rights.js";
 import { href, param, setQuery } from "../core/router.js";
-import { workspaces } from "../core/select.js";
 import { hostState, readyState } from "../core/states.js";
 import { derived, keyOf, loaded, object, objects } from "../core/store.js";
 import { DialogActions, openDialog } from "../ui/dialog.js";
@@ -94,11 +93,19 @@ export function HostView({ params: { workspace, name } }) {
 
 /** Objects that are not in the stream: they are listed on demand. @param {{ resource: string, columns: any[], label: string, empty: any, from: (object: any) => any }} props */
 function Listed({ resource, columns: shown, label, empty, from }) {
-  const { value, error, loading, retry } = useFetch((signal) => list({ ...provision, resource }, { signal }), [resource, changes.value]);
+  const where = places({ verb: "list", group: provision.group, resource });
+  if (!where) return html`<${Loading} />`;
+  if (where.namespaces.length === 0) return html`<${Empty} icon="hosts" title=${`You may not list ${label}`}>An administrator of a workspace can give you the right.</${Empty}>`;
+  return html`<${List} namespaces=${where.namespaces} more=${where.cut} resource=${resource} columns=${shown} label=${label} empty=${empty} from=${from} />`;
+}
+
+/** @param {{ namespaces: (string | undefined)[], more: boolean, resource: string, columns: any[], label: string, empty: any, from: (object: any) => any }} props */
+function List({ namespaces, more, resource, columns: shown, label, empty, from }) {
+  const { value, error, loading, retry } = useFetch((signal) => listIn(namespaces, { ...provision, resource }, { signal }), [resource, namespaces.join(), changes.value]);
   const found = useMemo(() => (value?.items ?? []).map((/** @type {any} */ o) => ({ key: keyOf(o), name: o.metadata.name, object: o, ...from(o) })), [value]);
-  if (error) return html`<${Problem} title=${`${label} cannot be listed in all workspaces.`} error=${error} retry=${retry} />`;
+  if (error) return html`<${Problem} title=${`The ${label} cannot be shown.`} error=${error} retry=${retry} />`;
   if (!value) return loading && html`<${Loading} />`;
-  return html`<div class="toolbar"><span class="soft">This list is not live.</span><button type="button" onClick=${retry}>List again</button></div>
+  return html`<div class="toolbar"><span class="soft">This list does not change by itself.${value.cut && " It is longer than the hub lists at once."}${more && " It has the objects of some workspaces only."}</span><button type="button" onClick=${retry}>List again</button></div>
     <${Table} id=${resource} label=${label} rows=${found} columns=${shown} sort=${param("sort")} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} empty=${empty} />`;
 }
 
@@ -133,19 +140,20 @@ const snapshotColumns = [
 const Snapshots = () => html`<${Listed} resource="etcdsnapshots" label="Snapshots of etcd" columns=${snapshotColumns} from=${(/** @type {any} */ o) => ({ state: { ...readyState(o), name: own(phases, o.status?.phase) ?? "waiting", word: o.status?.phase ?? "Pending" } })}
   empty=${html`<${Empty} icon="clock" title="There are no snapshots">Take one before a risky change, or set spec.etcd.schedule of the ClusterInstallation.</${Empty}>`} />`;
 
+const taking = { verb: "create", group: provision.group, resource: "etcdsnapshots" };
+
 function TakeButton() {
-  const asked = (/** @type {string | undefined} */ namespace) => may({ verb: "create", group: provision.group, resource: "etcdsnapshots", namespace });
-  const everywhere = asked(undefined);
-  const allowed = everywhere || (everywhere === false && workspaces.value.slice(0, 10).some(asked));
-  return allowed ? html`<button type="button" class="primary" onClick=${() => openDialog("Take a snapshot of etcd", Take)}><${Icon} name="plus" />Take a snapshot</button>` : null;
+  return mayAnywhere(taking) ? html`<button type="button" class="primary" onClick=${() => openDialog("Take a snapshot of etcd", Take)}><${Icon} name="plus" />Take a snapshot</button>` : null;
 }
 
 /** @param {{ close: () => void }} props */
 function Take({ close }) {
-  const { value, error: unknown } = useFetch((signal) => list({ ...provision, resource: "clusterinstallations" }, { signal }), []);
+  const where = places({ verb: "list", group: provision.group, resource: "clusterinstallations" });
+  const into = places(taking);
+  const { value, error: unknown } = useFetch(async (signal) => where && listIn(where.namespaces, { ...provision, resource: "clusterinstallations" }, { signal }), [where?.namespaces.join()]);
   const [chosen, choose] = useState("");
   const [error, setError] = useState(/** @type {any} */ (null));
-  const keys = (value?.items ?? []).map(keyOf).sort();
+  const keys = (value?.items ?? []).filter((o) => into?.namespaces.some((namespace) => !namespace || namespace === o.metadata.namespace)).map(keyOf).sort();
   const submit = async (/** @type {Event} */ event) => {
     event.preventDefault();
     setError(null);
