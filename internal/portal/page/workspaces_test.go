@@ -29,7 +29,8 @@ func TestListsOfOneWorkspaceAreShownToItsUsers(t *testing.T) {
 			"spec": map[string]any{"clusterName": "c0000", "distribution": "k3s", "version": "v1.36.3+k3s1",
 				"clusterRef": map[string]any{"kind": "ClusterInstallation", "name": "edge"}}}
 	}
-	f.on("GET "+provisionPath+"namespaces/team/clusterinstallations", always(map[string]any{"items": []any{object("edge")}}))
+	f.on("GET "+provisionPath+"namespaces/team/clusterinstallations",
+		always(map[string]any{"items": []any{object("edge")}}))
 	f.on("GET "+provisionPath+"namespaces/team/etcdsnapshots", always(map[string]any{
 		"metadata": map[string]any{"continue": "more"}, "items": []any{object("nightly")}}))
 	p := chromium.Open(t, true)
