@@ -51,15 +51,19 @@ const provision = { group: "provision.cluster.drover.dev", version: "v1" };
 /** @type {Promise<boolean> | undefined} */
 let installed; // whether the hub has the kinds of the provisioner
 
-const hasProvisioner = () => installed ??= call("GET", "/k8s/local/apis").then((all) => (all.groups ?? []).some((/** @type {any} */ g) => g.name === provision.group), () => { installed = undefined; return false; });
+const hasProvisioner = () => installed ??= call("GET", "/k8s/local/apis").then((all) => (all.groups ?? []).some((/** @type {any} */ g) => g.name === provision.group), (problem) => {
+  installed = undefined;
+  throw problem;
+});
 
 const tabs = [{ id: "machines", title: "Hosts" }, { id: "installations", title: "Installations" }, { id: "snapshots", title: "Snapshots of etcd" }];
 
 /** @param {{ params: Record<string, string> }} props */
 export function Hosts({ params: { tab = "machines" } }) {
-  const { value: more } = useFetch(hasProvisioner, []);
+  const { value: more, error, retry } = useFetch(hasProvisioner, []);
   const Body = own(/** @type {Record<string, any>} */ ({ installations: Installations, snapshots: Snapshots }), tab) ?? Machines;
   return html`<div class="view fill"><${Heading} title="Hosts" beside=${tab === "machines" && loaded.value && html`<span class="soft">${count(rows.value.length, "host")}</span>`}>${more && tab === "snapshots" && html`<${TakeButton} />`}</${Heading}>
+    ${error && ![401, 403, 404].includes(error.status) && html`<${Problem} title="Installations and snapshots cannot be shown." error=${error} retry=${retry} />`}
     ${more && html`<${Tabs} label="Kinds" tabs=${tabs} current=${tab} path=${["hosts"]} />`}<${Body} /></div>`;
 }
 

@@ -97,7 +97,9 @@ function Members({ members, ended, project }) {
     <p class="soft">Besides, all who have a role in the whole cluster.</p></${Card}>`;
 }
 
-// A user of the project may not list quotas in the whole cluster, but in its namespaces.
+const asked = 40; // namespaces that are asked one by one
+
+// A user of the project may not list quotas in the whole cluster, but in its namespaces. missing says what the rows lack.
 /** @param {any} project @param {string} member @param {AbortSignal} signal */
 async function quotas(project, member, signal) {
   const ref = { resource: "resourcequotas", member };
@@ -105,12 +107,28 @@ async function quotas(project, member, signal) {
   try {
     const [namespaces, all] = await Promise.all([list({ resource: "namespaces", member }, { query: label, signal }), list(ref, { query: { fieldSelector: "metadata.name=drover-project" }, signal })]);
     const found = new Map(all.items.map((q) => [q.metadata.namespace, q]));
-    return namespaces.items.map((n) => ({ name: n.metadata.name, quota: found.get(n.metadata.name) }));
+    const cut = namespaces.metadata?.continue || all.metadata?.continue;
+    return { rows: namespaces.items.map((n) => ({ name: n.metadata.name, quota: found.get(n.metadata.name) })), missing: cut ? "The cluster has more than it lists at once, so the figures are not complete." : "" };
   } catch (/** @type {any} */ problem) {
     if (problem.status !== 403) throw problem;
   }
-  return Promise.all((project.spec.namespaces ?? []).slice(0, 40).map((/** @type {string} */ name) => get({ ...ref, namespace: name, name: "drover-project" }, { signal })
-    .then((value) => ({ name, quota: value }), (error) => ({ name, error: error.status === 404 ? undefined : error }))));
+  /** @type {string[]} */
+  const names = project.spec.namespaces ?? [];
+  const rows = await /** @type {Promise<{ name: string, quota?: any, error?: any }[]>} */ (Promise.all(names.slice(0, asked).map((name) => get({ ...ref, namespace: name, name: "drover-project" }, { signal })
+    .then((value) => ({ name, quota: value }), (error) => ({ name, error: error.status === 404 ? undefined : error })))));
+  const unknown = rows.filter((row) => row.error);
+  if (unknown.length > 0 && unknown.length === rows.length && unknown[0].error.status !== 403) throw unknown[0].error;
+  const reasons = ["You may not list the namespaces of this cluster, so namespaces that the project does not name are missing.",
+    names.length > asked && `Only the first ${asked} of ${names.length} namespaces are shown.`, unknown.length > 0 && `The figures are without ${count(unknown.length, "namespace")} whose quota is not known.`];
+  return { rows, missing: reasons.filter(Boolean).join(" ") };
+}
+
+/** One figure of a namespace, or why there is none. @param {any} n @param {string} key */
+function figure({ quota, error }, key) {
+  if (error) return html`<span class="soft">${error.status === 403 ? "not allowed to see" : short(error.message, 120)}</span>`;
+  if (!quota) return html`<span class="soft">no quota</span>`;
+  if (quota.status?.hard?.[key] === undefined) return html`<span class="soft">no limit</span>`;
+  return html`<span class="number">${shown(key, quantity(quota.status.used?.[key]))} <span class="soft">of ${shown(key, quantity(quota.status.hard[key]))}</span></span>`;
 }
 
 const unit = (/** @type {string} */ key) => (/memory|storage/.test(key) ? "bytes" : /cpu$/.test(key) ? "cores" : "");
@@ -133,11 +151,12 @@ function UsageIn({ project, member }) {
   const { value, error, loading, retry } = useFetch((signal) => quotas(project, member, signal), [member, project.metadata.generation]);
   if (error) return html`<${Problem} title="The usage is not known." error=${error} retry=${retry} />`;
   if (!value) return loading && html`<${Loading} label="Asking the cluster" rows=${3} />`;
-  const keys = [...new Set([...Object.keys(project.spec.resourceQuota ?? {}), ...value.flatMap((/** @type {any} */ n) => Object.keys(n.quota?.status?.hard ?? n.quota?.spec?.hard ?? {}))])].sort().slice(0, 24);
-  const sum = (/** @type {string} */ key) => value.reduce((/** @type {number} */ total, /** @type {any} */ n) => total + quantity(n.quota?.status?.used?.[key]), 0);
+  const { rows: found, missing } = value;
+  const keys = [...new Set([...Object.keys(project.spec.resourceQuota ?? {}), ...found.flatMap((/** @type {any} */ n) => Object.keys(n.quota?.status?.hard ?? n.quota?.spec?.hard ?? {}))])].sort().slice(0, 24);
+  const sum = (/** @type {string} */ key) => found.reduce((/** @type {number} */ total, /** @type {any} */ n) => total + quantity(n.quota?.status?.used?.[key]), 0);
   const all = keys.filter((key) => own(project.spec.resourceQuota, key) !== undefined);
   return html`${all.length > 0 && html`<${Facts} pairs=${all.map((key) => [key, html`<${Meter} label=${`${key} of the project`} used=${sum(key)} total=${quantity(project.spec.resourceQuota[key])} unit=${unit(key)} word="used" />`])} />`}
-    ${value.length === 0 ? html`<p class="soft">The project has no namespace in this cluster yet.</p>` : html`<${Rows} label="Namespaces" head=${["Namespace", ...keys]} rows=${value.map((/** @type {any} */ n) => [n.name, ...keys.map((key) => (n.error ? html`<span class="soft">not allowed to see</span>`
-      : n.quota?.status?.hard?.[key] === undefined ? html`<span class="soft">no limit</span>` : html`<span class="number">${shown(key, quantity(n.quota.status.used?.[key]))} <span class="soft">of ${shown(key, quantity(n.quota.status.hard[key]))}</span></span>`))])} />`}
+    ${found.length > 0 ? html`<${Rows} label="Namespaces" head=${["Namespace", ...keys]} rows=${found.map((/** @type {any} */ n) => [n.name, ...keys.map((key) => figure(n, key))])} />` : !missing && html`<p class="soft">The project has no namespace in this cluster yet.</p>`}
+    ${missing && html`<p class="soft">${missing}</p>`}
     ${keys.length === 0 && html`<p class="soft">The project has no quota.</p>`}<p><button type="button" onClick=${retry}>Ask again</button></p>`;
 }
