@@ -109,15 +109,17 @@ func expiring(t *testing.T, after time.Duration) string {
 func TestTheOverviewShowsWarningsAndExpiringCertificates(t *testing.T) {
 	chromium.Find(t)
 	f := newFleet(t, 3)
-	events := f.respond("GET /k8s/local/api/v1/events", replies(200, map[string]any{"items": []any{
-		warning("c0000", "OldNews", "long ago", 3*time.Hour),
-		warning("c0001", "IdentityMismatch", "<img src=x> came with \u202eanother key", 2*time.Minute)}}))
+	events := f.respond("GET /k8s/local/api/v1/events", replies(200, map[string]any{
+		"metadata": map[string]any{"continue": "more"}, "items": []any{
+			warning("c0000", "OldNews", "long ago", 3*time.Hour),
+			warning("c0001", "IdentityMismatch", "<img src=x> came with \u202eanother key", 2*time.Minute)}}))
 	p := chromium.Open(t, true)
 	signIn(t, p, f.url, "secret")
 	sees(t, p, "heading: Recent warnings", "StaticText: <img src=x> came with ⟨202E⟩another key")
 	eventually(t, p, `[...document.querySelectorAll(".event-reason")].map(e => e.textContent).join()`,
 		"Identity mismatch,Old news")
-	sees(t, p, "StaticText: by of-c0001", "StaticText: Anyone who may create events can write one")
+	sees(t, p, "StaticText: by of-c0001", "StaticText: Anyone who may create events can write one",
+		"StaticText:  events at once and has more, so newer ones may be missing.")
 	receives(t, events, "/k8s/local/api/v1/events?limit=500&fieldSelector=involvedObject.kind%3DCluster%2Ctype%3DWarning")
 	for name, after := range map[string]time.Duration{"c0000": 10 * 24 * time.Hour, "c0001": 300 * 24 * time.Hour} {
 		message := cluster(name, "True", "Connected", "")

@@ -64,6 +64,7 @@ func TestOnlySomeOfManyWorkspacesAreAsked(t *testing.T) {
 		always(map[string]any{"groups": []any{map[string]any{"name": "provision.cluster.drover.dev"}}}))
 	for i := range 60 {
 		namespace := fmt.Sprintf("w%02d", i)
+		f.on("GET /k8s/local/api/v1/namespaces/"+namespace+"/events", always(map[string]any{}))
 		f.on("GET "+provisionPath+"namespaces/"+namespace+"/etcdsnapshots", always(map[string]any{"items": []any{
 			map[string]any{"metadata": map[string]any{"namespace": namespace, "name": "nightly"},
 				"spec": map[string]any{"clusterRef": map[string]any{"name": "edge"}}}}}))
@@ -78,6 +79,8 @@ func TestOnlySomeOfManyWorkspacesAreAsked(t *testing.T) {
 	}
 	at(p, "#/clusters")
 	eventually(t, p, `document.querySelector("main table")?.ariaRowCount`, "61")
+	at(p, "#/")
+	sees(t, p, "heading: Recent warnings", "StaticText: Only some of your workspaces are asked.")
 	at(p, "#/hosts/snapshots")
 	sees(t, p, "rowheader: w00/nightly", "StaticText:  It has the objects of some workspaces only.")
 	eventually(t, p, `document.querySelector("main table").ariaRowCount`, "51")

@@ -5,7 +5,7 @@
 // Events of Clusters: fetched from the hub when they are shown, where the user may list them.
 
 import { html } from "../lib/html.js";
-import { count, short, words } from "../lib/text.js";
+import { count, digits, short, words } from "../lib/text.js";
 import { Time } from "../lib/time.js";
 import { listIn, may, places } from "../core/rights.js";
 import { href } from "../core/router.js";
@@ -39,21 +39,21 @@ function Event({ event, named }) {
     <span class=${named ? "event-message one" : "event-message"} title=${named ? short(event.message, 1000) : undefined}>${short(event.message, named ? 160 : 1000)} <small>${`by ${reporter(event)}`}</small></span></span><span class="soft"><${Time} at=${when(event)} />${times > 1 && ` ×${times}`}</span></li>`;
 }
 
-/** @param {{ namespaces: (string | undefined)[], selector: string, named?: boolean, show: number, title: string, nothing: string }} props */
-function EventCard({ namespaces, selector, named, show, title, nothing }) {
+/** @param {{ namespaces: (string | undefined)[], selector: string, named?: boolean, show: number, title: string, nothing: string, partly?: boolean }} props */
+function EventCard({ namespaces, selector, named, show, title, nothing, partly }) {
   const { value, error, loading, retry } = useFetch((signal) => fetchEvents(namespaces, selector, signal), [namespaces.join(), selector]);
   const again = html`<button type="button" class="icon-button" aria-label="Fetch events again" title="Fetch again" disabled=${loading} onClick=${retry}><${Icon} name="again" /></button>`;
   return html`<${Card} title=${title} actions=${again}>${error ? html`<${Problem} error=${error} retry=${retry} />` : !value ? html`<${Loading} label="Loading events" rows=${3} />`
     : value.events.length === 0 ? html`<${Empty} icon="check" title=${nothing} />`
     : html`<p class="soft">Anyone who may create events can write one, also with the name of another reporter.</p><ul class=${named ? "list events named" : "list events"}>${value.events.slice(0, show).map((event) => html`<${Event} key=${event.metadata.namespace + "/" + event.metadata.name} event=${event} named=${named} />`)}</ul>
-      ${value.cut && !named ? html`<p class="soft">The newest of the first ${count(most, "event")} that the hub lists.</p>` : value.events.length > show && !named && html`<p class="soft">And ${count(value.events.length - show, "older event")}.</p>`}`}</${Card}>`;
+      ${value.cut ? html`<p class="soft">The hub lists ${digits(most)} events at once and has more, so newer ones may be missing.</p>` : value.events.length > show && !named && html`<p class="soft">And ${count(value.events.length - show, "older event")}.</p>`}`}${value && partly && html`<p class="soft">Only some of your workspaces are asked.</p>`}</${Card}>`;
 }
 
 /** Warnings about Clusters, for the overview. Nothing if the user may list no events. @param {{ show: number }} props */
 export function RecentEvents({ show }) {
   const where = places(lists);
   if (!where || where.namespaces.length === 0) return null;
-  return html`<${EventCard} title="Recent warnings" named namespaces=${where.namespaces} selector="involvedObject.kind=Cluster,type=Warning" show=${show} nothing="No warning is recorded" />`;
+  return html`<${EventCard} title="Recent warnings" named namespaces=${where.namespaces} partly=${where.cut} selector="involvedObject.kind=Cluster,type=Warning" show=${show} nothing="No warning is recorded" />`;
 }
 
 /** Events of one Cluster. @param {{ cluster: any }} props */
