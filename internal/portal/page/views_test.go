@@ -137,6 +137,12 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 			"cell: Debian, amd64")
 		f.send(host("False", "InstructionFailed", "E: no space left"))
 		sees(t, p, "cell: InstructionFailed: a message <b>", "button: Last lines")
+		activate(t, p, "main button", "Last lines")
+		sees(t, p, "dialog: team/rack1", "StaticText: E: no space left")
+		f.send(host("True", "Active", "Unpacking again"))
+		sees(t, p, "dialog: team/rack1", "StaticText: Unpacking again", "definition", "StaticText: Active: a message <b>")
+		p.Press("Escape")
+		eventually(t, p, `document.querySelectorAll("dialog").length`, 0)
 	})
 	t.Run("a stream that is cut is opened again from the beginning", func(t *testing.T) {
 		at(p, "#clusters")

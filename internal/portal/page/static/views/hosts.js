@@ -30,21 +30,27 @@ const rows = derived(() => [...objects("hosts").values()].map((host) => {
 
 /** @typedef {typeof rows.value[number]} HostRow */
 
-const why = (/** @type {HostRow} */ { host, state }) => short([host.status?.conditions?.find((/** @type {any} */ c) => c.type === "Ready")?.reason ?? "Pending", state.message].filter(Boolean).join(": "), 300);
+const why = (/** @type {Pick<HostRow, "host" | "state">} */ { host, state }) => short([host.status?.conditions?.find((/** @type {any} */ c) => c.type === "Ready")?.reason ?? "Pending", state.message].filter(Boolean).join(": "), 300);
 
 /** @type {import("../ui/table.js").Column<HostRow>[]} */
 const columns = [
   { id: "name", title: "Host", cell: (r) => r.key, sort: (r) => r.key, width: "18%" },
   { id: "state", title: "State", cell: (r) => html`<${State} name=${r.state.name} word=${r.state.word} />`, sort: (r) => r.state.word, width: "6.75rem" },
-  { id: "why", title: "Why", cell: (r) => html`<span title=${why(r)}>${why(r)}</span>${r.host.status?.plan?.output && html` <button type="button" class="link" onClick=${() => openDialog(r.key, LastLines, { row: r })}>Last lines</button>`}` },
+  { id: "why", title: "Why", cell: (r) => html`<span title=${why(r)}>${why(r)}</span>${r.host.status?.plan?.output && html` <button type="button" class="link" onClick=${() => openDialog(r.key, LastLines, { host: r.key })}>Last lines</button>`}` },
   { id: "consumer", title: "Used by", cell: (r) => r.host.spec?.consumerRef?.name ?? html`<span class="soft">free</span>`, sort: (r) => r.host.spec?.consumerRef?.name ?? "", width: "6.5rem" },
   { id: "system", title: "System", cell: (r) => [r.host.status?.machine?.os, r.host.status?.machine?.architecture].filter(Boolean).join(", "), width: "8.75rem" },
   { id: "seen", title: "Seen", cell: (r) => (r.host.status?.lastSeen ? html`<${Time} at=${r.host.status.lastSeen} ago />` : r.host.status?.machine ? "now" : "never"), sort: (r) => r.host.status?.lastSeen ?? "", width: "5.5rem" },
 ];
 
-/** @param {{ row: HostRow }} props */
-const LastLines = ({ row }) => html`<div class="dialog-body">${row.state.held && html`<${Note} name="broken">${row.state.held.reason}: ${row.state.held.message}</${Note}>`}
-  <${Facts} pairs=${[["State", row.state.word], ["Why", why(row)]]} /><${Log} text=${row.host.status.plan.output} label="Last lines" /></div>`;
+/** @param {{ host: string }} props */
+function LastLines({ host: key }) {
+  const host = object("hosts", key); // as it is now: the dialog stays open while the host works
+  if (!host) return html`<div class="dialog-body"><p>This host is gone.</p></div>`;
+  const state = hostState(host);
+  const { output } = host.status?.plan ?? {};
+  return html`<div class="dialog-body">${state.held && html`<${Note} name="broken">${state.held.reason}: ${state.held.message}</${Note}>`}
+    <${Facts} pairs=${[["State", state.word], ["Why", why({ host, state })]]} />${output ? html`<${Log} text=${output} label="Last lines" />` : html`<p class="soft">The host has sent no lines.</p>`}</div>`;
+}
 
 const provision = { group: "provision.cluster.drover.dev", version: "v1" };
 
