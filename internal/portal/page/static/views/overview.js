@@ -46,24 +46,29 @@ function Attention({ outdated }) {
   return html`<${Card} title="Needs attention">${calm ? html`<${Empty} icon="check" title="Nothing needs you" />` : html`<ul class="list">
     ${shown.map((row) => html`<li key=${row.key}><a class="item" href=${href(["clusters", row.workspace, row.name])}><${Mark} name="broken" /><span class="item-main"><strong>${row.name}</strong> <span class="soft">${row.workspace}</span><br />${row.state.word}</span><span class="soft"><${Time} at=${row.state.since} /></span></a></li>`)}
     ${wrong.length > shown.length && html`<li><a class="item more" href=${href(["clusters"], { state: "broken" })}>${count(wrong.length - shown.length, "more broken cluster")}</a></li>`}
-    ${outdated > 0 && html`<li><a class="item" href=${href(["clusters"], { sort: "agent" })}><${Mark} name="waiting" /><span class="item-main">${count(outdated, "agent")} not up to date</span></a></li>`}
+    ${outdated > 0 && html`<li><a class="item" href=${href(["clusters"], { state: "outdated" })}><${Mark} name="waiting" /><span class="item-main">${count(outdated, "agent")} not up to date</span></a></li>`}
     ${soon.length > 0 && html`<li><a class="item" href=${href(["access"], { ends: "soon" })}><${Mark} name="waiting" /><span class="item-main">${count(soon.length, "binding")} ${soon.length === 1 ? "ends" : "end"} within a week</span></a></li>`}
-    ${certs.slice(0, 1).map(({ row, at }) => html`<li key=${"certificate " + row.key}><a class="item" href=${href(["clusters", row.workspace, row.name])}><${Mark} name=${at < Date.now() ? "broken" : "waiting"} /><span class="item-main"><strong>${row.name}</strong> <span class="soft">${row.workspace}</span><br />The certificate for direct access ${at < Date.now() ? "has expired" : "expires"}${certs.length > 1 && `, and ${certs.length - 1} more`}</span><span class="soft"><${Time} at=${new Date(at).toISOString()} /></span></a></li>`)}</ul>`}</${Card}>`;
+    ${certs.slice(0, 1).map(({ row, at }) => html`<li key=${"certificate " + row.key}><a class="item" href=${href(["clusters", row.workspace, row.name])}><${Mark} name=${at < Date.now() ? "broken" : "waiting"} /><span class="item-main"><strong>${row.name}</strong> <span class="soft">${row.workspace}</span><br />The certificate for direct access ${at < Date.now() ? "has expired" : "expires"}</span><span class="soft"><${Time} at=${new Date(at).toISOString()} /></span></a></li>`)}
+    ${certs.length > 1 && html`<li><a class="item more" href=${href(["clusters"], { state: "expiring" })}>${count(certs.length - 1, "more certificate")}</a></li>`}</ul>`}</${Card}>`;
 }
 
 function Work() {
   const active = planRows.value.filter(({ state }) => state.name !== "working");
   const waiting = clusterRows.value.filter((row) => row.state.name === "waiting");
+  const [plans, clusters] = [active.slice(0, 4), waiting.slice(0, 5)];
   return html`<${Card} title="Happening now">${active.length + waiting.length === 0 ? html`<${Empty} icon="plans" title="No plan is at work" />` : html`<ul class="list">
-    ${active.slice(0, 4).map(({ plan, key, state }) => html`<li key=${key}><a class="item block" href=${href(["plans", plan.metadata.namespace, plan.metadata.name])}><span class="item-line"><strong>${plan.metadata.name}</strong> <span class="soft">${plan.metadata.namespace}</span><${State} ...${state} /></span></a><${Waves} waves=${plan.status?.waves ?? []} /></li>`)}
-    ${waiting.slice(0, 5).map((row) => html`<li key=${row.key}><a class="item" href=${href(["clusters", row.workspace, row.name])}><${Mark} name="waiting" /><span class="item-main"><strong>${row.name}</strong> <span class="soft">${row.workspace}</span><br />${row.state.word}</span><span class="soft"><${Time} at=${row.state.since} /></span></a></li>`)}</ul>`}</${Card}>`;
+    ${plans.map(({ plan, key, state }) => html`<li key=${key}><a class="item block" href=${href(["plans", plan.metadata.namespace, plan.metadata.name])}><span class="item-line"><strong>${plan.metadata.name}</strong> <span class="soft">${plan.metadata.namespace}</span><${State} ...${state} /></span></a><${Waves} waves=${plan.status?.waves ?? []} /></li>`)}
+    ${active.length > plans.length && html`<li><a class="item more" href=${href(["plans"], { state: "active" })}>${count(active.length - plans.length, "more plan")}</a></li>`}
+    ${clusters.map((row) => html`<li key=${row.key}><a class="item" href=${href(["clusters", row.workspace, row.name])}><${Mark} name="waiting" /><span class="item-main"><strong>${row.name}</strong> <span class="soft">${row.workspace}</span><br />${row.state.word}</span><span class="soft"><${Time} at=${row.state.since} /></span></a></li>`)}
+    ${waiting.length > clusters.length && html`<li><a class="item more" href=${href(["clusters"], { state: "waiting" })}>${count(waiting.length - clusters.length, "more waiting cluster")}</a></li>`}</ul>`}</${Card}>`;
 }
 
-/** @param {{ label: string, list: { key: string, n: number }[], total: number, most?: number }} props */
-const Shares = ({ label, list, total, most = 6 }) => html`<h3>${label}</h3><ul class="shares" aria-label=${label}>${list.slice(0, most).map(({ key, n }) => html`<li><a href=${href(["clusters"], { q: key })}><span class="share-name">${short(key, 40) || "unknown"}</span><span class="bar"><span style=${{ width: `${(n / total) * 100}%` }}></span></span><span class="number">${digits(n)}</span></a></li>`)}</ul>`;
+/** @param {{ label: string, group: string, list: { key: string, n: number }[], total: number, most?: number }} props */
+const Shares = ({ label, group, list, total, most = 6 }) => html`<h3>${label}</h3><ul class="shares" aria-label=${label}>${list.slice(0, most).map(({ key, n }) => html`<li><a href=${href(["clusters"], key ? { q: key } : { group })}><span class="share-name">${short(key, 40) || "unknown"}</span><span class="bar"><span style=${{ width: `${(n / total) * 100}%` }}></span></span><span class="number">${digits(n)}</span></a></li>`)}
+  ${list.length > most && html`<li><a href=${href(["clusters"], { group })}>${`${list.length - most} more`}</a></li>`}</ul>`;
 
 function Versions() {
   const rows = clusterRows.value.filter((row) => row.version);
   if (rows.length === 0) return html`<${Card} title="Versions"><${Empty} icon="tag" title="No version is known yet" /></${Card}>`;
-  return html`<${Card} title="Versions"><${Shares} label="Kubernetes" list=${tally(rows, (r) => r.version)} total=${rows.length} /><${Shares} label="Distributions" list=${tally(rows, (r) => r.distribution || "unknown")} total=${rows.length} most=${5} /></${Card}>`;
+  return html`<${Card} title="Versions"><${Shares} label="Kubernetes" group="version" list=${tally(rows, (r) => r.version)} total=${rows.length} /><${Shares} label="Distributions" group="distribution" list=${tally(rows, (r) => r.distribution)} total=${rows.length} most=${5} /></${Card}>`;
 }

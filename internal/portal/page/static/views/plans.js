@@ -26,10 +26,11 @@ const most = 200; // plans of the list
 export function Plans() {
   const all = planRows.value;
   const only = param("state");
-  const shown = all.filter(({ state }) => !only || state.name === only);
-  const chips = [["", "All"], ["broken", "Failed"], ["waiting", "At work"], ["working", "Done"]];
+  const is = (/** @type {string} */ name, /** @type {string} */ wanted) => !wanted || name === wanted || (wanted === "active" && name !== "working");
+  const shown = all.filter(({ state }) => is(state.name, only));
+  const chips = [["", "All"], ["active", "Not done"], ["broken", "Failed"], ["waiting", "At work"], ["working", "Done"]];
   return html`<div class="view"><${Heading} title="Plans" beside=${loaded.value && html`<span class="soft">${count(all.length, "plan")}</span>`} />
-    ${all.length > 0 && html`<div class="chips" role="group" aria-label="State">${chips.map(([value, label]) => html`<button type="button" class=${"chip " + value} aria-pressed=${String(only === value)} onClick=${() => setQuery({ state: value })}>${label} <span class="number">${all.filter(({ state }) => !value || state.name === value).length}</span></button>`)}</div>`}
+    ${all.length > 0 && html`<div class="chips" role="group" aria-label="State">${chips.map(([value, label]) => html`<button type="button" class=${"chip " + value} aria-pressed=${String(only === value)} onClick=${() => setQuery({ state: value })}>${label} <span class="number">${all.filter(({ state }) => is(state.name, value)).length}</span></button>`)}</div>`}
     ${!loaded.value && all.length === 0 ? html`<${Loading} />` : all.length === 0 ? html`<${Empty} icon="plans" title="There are no Plans that you may watch">A Plan upgrades or changes the nodes of many clusters, wave by wave.</${Empty}>`
       : shown.length === 0 ? html`<${Empty} title="No plan is in this state" />` : html`<div class="stack-list">${shown.slice(0, most).map(({ plan, key, state }) => html`<${PlanCard} key=${key} plan=${plan} state=${state} />`)}</div>${shown.length > most && html`<p class="soft">${`And ${count(shown.length - most, "more plan")}.`}</p>`}`}</div>`;
 }
