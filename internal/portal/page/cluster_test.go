@@ -144,7 +144,7 @@ func TestTheOverviewOmitsWarningsForUsersWhoMayNotListEvents(t *testing.T) {
 	p := chromium.Open(t, true)
 	signIn(t, p, f.url, "secret")
 	sees(t, p, "heading: Overview", "heading: Needs attention", "StaticText: Live")
-	p.Evaluate(painted, nil)
+	answered(t, p)
 	unseen(t, p, "heading: Recent warnings")
 	eventually(t, p, `[...document.querySelectorAll("[role=alert]")].map(e => e.textContent).join()`, "")
 }
@@ -257,10 +257,11 @@ func TestLabelsAreEditedOnlyWithTheRightToUpdateThem(t *testing.T) {
 	sees(t, p, "checkbox: Select c0002")
 	click(t, p, "main tbody [type=checkbox]")
 	sees(t, p, "button: Copy names")
-	p.Evaluate(painted, nil)
+	answered(t, p)
 	unseen(t, p, "button: Edit labels")
 	at(p, "#/clusters/team/c0001")
 	sees(t, p, "heading: Labels", "button: Delete the cluster")
+	answered(t, p)
 	unseen(t, p, "button: Edit labels")
 }
 

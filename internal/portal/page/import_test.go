@@ -88,6 +88,7 @@ func TestPageHidesTheCommandOfASecretThatTheHubDidNotCreate(t *testing.T) {
 			f.send(joining("next", v1.ReasonAwaitingAgent, ""))
 			sees(t, p, "link: next")
 			click(t, p, ".actions .primary")
+			sees(t, p, "dialog: Import a cluster", "textbox: Name")
 			p.Evaluate(`{
 				const [workspace, name] = document.querySelectorAll("dialog input");
 				for (const [input, value] of [[workspace, "team"], [name, "next"]]) {

@@ -46,13 +46,10 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 	t.Run("empty values are not shown, and the rest fits on a phone", func(t *testing.T) {
 		p.Call("Emulation.setDeviceMetricsOverride", map[string]any{"width": 320, "height": 640, "deviceScaleFactor": 1,
 			"mobile": false}, nil)
-		var loose, wide int
-		p.Evaluate(`[...document.querySelector("main").childNodes].filter(n => n.nodeType === Node.TEXT_NODE).length`,
-			&loose)
-		p.Evaluate(wideElements, &wide)
-		if loose > 0 || wide > 0 {
-			t.Errorf("%d texts without an element and %d elements wider than their place, want none", loose, wide)
-		}
+		eventually(t, p, `innerWidth`, 320)
+		eventually(t, p, `[...document.querySelector("main").childNodes].filter(n => n.nodeType === Node.TEXT_NODE).length`,
+			0)
+		eventually(t, p, wideElements, 0)
 		p.Call("Emulation.clearDeviceMetricsOverride", nil, nil)
 	})
 	t.Run("a selection survives changes, which are shown once it is given up", func(t *testing.T) {
@@ -124,11 +121,7 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 	t.Run("a failed wave does not show a full bar", func(t *testing.T) {
 		f.send(plan(0, 2))
 		sees(t, p, "progressbar: canary: 0/2, 2 failed")
-		var bar string
-		p.Evaluate(`(({ className, value }) => className + " " + value)(document.querySelector("progress"))`, &bar)
-		if bar != "failed 0" {
-			t.Errorf("the bar has class and value %q, want %q", bar, "failed 0")
-		}
+		eventually(t, p, `(({ className, value }) => className + " " + value)(document.querySelector("progress"))`, "failed 0")
 	})
 	t.Run("the page shows a Host with its state and the reason", func(t *testing.T) {
 		f.send(host("True", "Active", ""))
