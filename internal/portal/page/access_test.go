@@ -311,7 +311,7 @@ func TestTokensForScriptsAreCreatedShownOnceAndRevoked(t *testing.T) {
 func TestInstallationsAndSnapshotsAreShownWhereTheyAreInstalled(t *testing.T) {
 	f, p := signedIn(t, 1)
 	at(p, "#/hosts")
-	sees(t, p, "heading: Hosts", "StaticText: There are no Hosts that you may watch")
+	sees(t, p, "heading: Hosts", "StaticText: There are no hosts that you can see")
 	eventually(t, p, `document.querySelectorAll("main .tabs").length`, 0)
 	const provision = "/k8s/local/apis/provision.cluster.drover.dev/v1/"
 	f.on("GET /k8s/local/apis",

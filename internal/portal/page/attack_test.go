@@ -63,7 +63,7 @@ func TestLinksCannotInjectIntoCommands(t *testing.T) {
 		eventually(t, p, shown, tt.want)
 	}
 	at(p, "#/clusters/team/x;id")
-	sees(t, p, "StaticText: This Cluster is gone")
+	sees(t, p, "StaticText: This cluster is gone")
 	press(p, "k", true)
 	sees(t, p, "dialog: Commands", "option: Go to Clusters")
 	unseen(t, p, "option: Copy the kubectl command")
@@ -176,7 +176,7 @@ func TestNamesOfInheritedPropertiesAreNamesLikeOthers(t *testing.T) {
 	at(p, "#/projects/team/shop/constructor")
 	sees(t, p, "heading: Facts")
 	at(p, "#/hosts/constructor")
-	sees(t, p, "StaticText: There are no Hosts that you may watch")
+	sees(t, p, "StaticText: There are no hosts that you can see")
 	const selects = `import("/ui/core/select.js").then(({ targets }) => targets({ clusterSelector: {
 		matchExpressions: [{ key: "constructor", operator: "Exists" }] } }, { metadata: { labels: {} } }))`
 	eventually(t, p, selects, false)

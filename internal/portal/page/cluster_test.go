@@ -128,7 +128,7 @@ func TestTheOverviewShowsWarningsAndExpiringCertificates(t *testing.T) {
 	}
 	sees(t, p, "link: c0000 team The certificate for direct access expires in 10 d")
 	eventually(t, p, `document.querySelector("main").textContent.split("The certificate").length - 1`, 1)
-	click(t, p, "[title='Fetch again']")
+	click(t, p, "[title='Refresh']")
 	testkit.Eventually(t, 10*time.Second, func(context.Context) error {
 		if n := len(events()); n != 2 {
 			return fmt.Errorf("the hub got %d requests for events, want 2", n)
@@ -226,7 +226,7 @@ func TestLabelsOfManyClustersAreEditedByKeyboard(t *testing.T) {
 	p.Type("tier")
 	p.Press("Tab")
 	p.Type("edge")
-	sees(t, p, "listitem", "StaticText: Project shop", "button: Change 2 clusters")
+	sees(t, p, "listitem", "StaticText: project shop", "button: Change 2 clusters")
 	p.Press("Enter")
 	sees(t, p, "alert", "StaticText: team/c0001 was not changed.", "StaticText: changed by someone else")
 	patch := func(name string) string {
@@ -319,7 +319,7 @@ func TestAnExpiredImportMakesANewCommand(t *testing.T) {
 	})
 	renew := `[...document.querySelectorAll("main .note button")].at(-1).click()`
 	p.Evaluate(renew, nil)
-	sees(t, p, "StaticText: The Secret c0001-registration was not created by the hub: it does not belong to this Cluster.")
+	sees(t, p, "StaticText: The Secret c0001-registration was not created by the hub: it does not belong to this cluster.")
 	owner.Store("uid-of-c0001")
 	p.Evaluate(renew, nil)
 	receives(t, removed, path+

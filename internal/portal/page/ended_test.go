@@ -53,7 +53,7 @@ func TestBindingsThatHaveEndedDoNotCount(t *testing.T) {
 	eventually(t, p, `document.querySelector(".tabs [aria-current] .badge").textContent`, "1")
 	eventually(t, p, text+`.includes("local:erin")`, false)
 	at(p, "#/access/bindings/team/cluster/fred-old")
-	sees(t, p, "heading: local:fred is operator", "StaticText: This grant has ended.", "StaticText: The role has ended")
+	sees(t, p, "heading: local:fred is operator", "StaticText: This binding has ended.", "StaticText: The role has ended")
 
 	at(p, "#/clusters/team/c0001")
 	activate(t, p, "main button", "Edit labels")

@@ -71,11 +71,11 @@ func TestPageHidesTheCommandOfASecretThatTheHubDidNotCreate(t *testing.T) {
 			"its label cluster.drover.dev/secret is agent and not registration",
 		},
 		"no owner": {
-			map[string]any{"labels": labels("next", "registration")}, "it does not belong to this Cluster",
+			map[string]any{"labels": labels("next", "registration")}, "it does not belong to this cluster",
 		},
 		"a former owner": {
 			map[string]any{"labels": labels("next", "registration"), "ownerReferences": owners("former")},
-			"it does not belong to this Cluster",
+			"it does not belong to this cluster",
 		},
 		"the hub's": {
 			map[string]any{"labels": labels("next", "registration"), "ownerReferences": owners("uid-of-the-cluster")}, "",
@@ -100,7 +100,7 @@ func TestPageHidesTheCommandOfASecretThatTheHubDidNotCreate(t *testing.T) {
 			if tt.want == "" {
 				sees(t, p, "StaticText: "+command)
 			} else {
-				sees(t, p, "StaticText: The Cluster is created. The Secret next-registration was not created by the hub: "+tt.want)
+				sees(t, p, "StaticText: The cluster is created. The Secret next-registration was not created by the hub: "+tt.want)
 				var shown bool
 				if p.Evaluate(`document.querySelector("dialog").textContent.includes("`+command+`")`, &shown); shown {
 					t.Errorf("the page shows the command of a Secret that the hub did not create, want only the " +

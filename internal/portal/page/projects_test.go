@@ -30,18 +30,18 @@ func TestAProjectShowsItsQuotaMembersAndNamespaces(t *testing.T) {
 		f.on(member+"resourcequotas", refuse)
 		f.on(member+"namespaces/web/resourcequotas/drover-project", always(quota("web", "1")))
 		f.on(member+"namespaces/db/resourcequotas/drover-project", refuse)
-		activate(t, p, "main button", "Ask again")
+		activate(t, p, "main button", "Refresh")
 		sees(t, p, "cell: 1 of 2", "cell: not allowed to see",
 			"StaticText: You may not list the namespaces of this cluster")
 		f.on(member+"namespaces/db/resourcequotas/drover-project", func(map[string]any) (int, any) {
 			return http.StatusBadGateway, map[string]any{"message": "no agent"}
 		})
-		activate(t, p, "main button", "Ask again")
+		activate(t, p, "main button", "Refresh")
 		sees(t, p, "cell: 1 of 2", "cell: no agent")
 		f.on(member+"namespaces/web/resourcequotas/drover-project", func(map[string]any) (int, any) {
 			return http.StatusBadGateway, map[string]any{"message": "no agent"}
 		})
-		activate(t, p, "main button", "Ask again")
+		activate(t, p, "main button", "Refresh")
 		sees(t, p, "alert", "StaticText: The usage is not known.", "StaticText: no agent")
 	})
 	at(p, "#/projects/team/shop/members")

@@ -70,7 +70,7 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 		sees(t, p, "heading: c0001", "StaticText: Ready", "StaticText: connected again")
 		f.send(map[string]any{"type": "DELETED", "kind": "clusters",
 			"object": map[string]any{"metadata": map[string]any{"namespace": "team", "name": "c0001"}}})
-		sees(t, p, "heading: team/c0001", "StaticText: This Cluster is gone")
+		sees(t, p, "heading: team/c0001", "StaticText: This cluster is gone")
 		at(p, "#/clusters")
 		eventually(t, p, `[...document.querySelectorAll("main tbody th")].map(e => e.textContent).join()`, "c0000,c0002")
 	})
@@ -82,7 +82,7 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 			at(p, "#/clusters/team/c0003/connect")
 			sees(t, p, "heading: c0003", "heading: kubectl", "StaticText: "+f.url+"/k8s/clusters/team/c0003")
 			at(p, "#/clusters/team/c0003")
-			sees(t, p, "StaticText: You can reach this Cluster.")
+			sees(t, p, "StaticText: You can use this cluster.")
 			var others int
 			p.Evaluate(`document.querySelectorAll("main table, main .conditions, main [href$=access]").length`, &others)
 			if others > 0 {

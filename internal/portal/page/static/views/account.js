@@ -43,7 +43,7 @@ function Tokens() {
   /** @type {Token[]} */
   const items = value?.items ?? [];
   return html`<${Card} title="Tokens for scripts" actions=${value && html`<button type="button" onClick=${create}><${Icon} name="plus" />Create a token</button>`}>
-    <p class="soft">Whoever has such a token is you, in all clusters or in one, until it expires or you revoke it.</p>
+    <p class="soft">Whoever has such a token can act as you, in all clusters or in one, until it expires or you revoke it.</p>
     ${error ? (error.status === 403 || error.status === 404 ? html`<${Note}>${error.status === 404 ? "This hub issues no tokens for scripts." : short(error.message)}</${Note}>` : html`<${Problem} title="Your tokens cannot be listed." error=${error} retry=${retry} />`)
       : !value ? html`<${Loading} rows=${2} />` : items.length === 0 ? html`<p>You have no tokens.</p>`
       : html`<${Rows} label="Your tokens" head=${["Description", "For", "Last used", "Expires", "Action"]} rows=${items.map((t) => [html`${short(t.description, 256) || html`<span class="soft">none</span>`} <code class="soft">${t.id}</code>`, t.cluster ?? "all clusters",

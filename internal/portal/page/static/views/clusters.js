@@ -85,8 +85,8 @@ export function Clusters() {
   useCommands(mayImport ? [{ id: "import", title: "Import a cluster", icon: "plus", run: openImport }] : [], [mayImport]);
   const counted = rows.length === total ? count(total, "cluster") : `${digits(rows.length)} of ${count(total, "cluster")}`;
   const nothing = total === 0
-    ? html`<${Empty} icon="clusters" title="There are no clusters that you can reach or watch">${mayImport ? "Import the first one with a single command." : "Ask an administrator of a workspace for access."}</${Empty}>`
-    : html`<${Empty} title="No cluster has these words"><button type="button" onClick=${() => setQuery({ q: "", state: "" })}>Clear the search</button></${Empty}>`;
+    ? html`<${Empty} icon="clusters" title="There are no clusters that you can see">${mayImport ? "Import the first one with a single command." : "Ask an administrator of a workspace for access."}</${Empty}>`
+    : html`<${Empty} title="No cluster matches"><button type="button" onClick=${() => setQuery({ q: "", state: "" })}>Clear the search</button></${Empty}>`;
   return html`<div class="view fill"><${Heading} title="Clusters" beside=${loaded.value && html`<span class="soft" role="status">${counted}</span>`}>
       ${mayImport && html`<button type="button" class="primary" onClick=${openImport}><${Icon} name="plus" />Import a cluster</button>`}</${Heading}>
     <div class="toolbar">
@@ -97,7 +97,7 @@ export function Clusters() {
         <option value="">nothing</option>${Object.keys(groupings).map((name) => html`<option value=${name}>${name}</option>`)}${keys.map((key) => html`<option value=${"label:" + key}>label ${key}</option>`)}</select></label>
       <span class="spring"></span>
       ${shape !== "tiles" && html`<${ColumnMenu} id="clusters" columns=${columns} />`}
-      <${Segments} label="Form" value=${shape || "table"} options=${[{ value: "table", label: "Table", icon: "table" }, { value: "tiles", label: "Tiles", icon: "tiles" }]} onChange=${(/** @type {string} */ v) => setQuery({ view: v === "table" ? "" : v })} />
+      <${Segments} label="Show as" value=${shape || "table"} options=${[{ value: "table", label: "Table", icon: "table" }, { value: "tiles", label: "Tiles", icon: "tiles" }]} onChange=${(/** @type {string} */ v) => setQuery({ view: v === "table" ? "" : v })} />
     </div>
     ${!loaded.value && total === 0 ? html`<${Loading} label="Loading the clusters" />`
       : shape === "tiles" ? html`<${Tiles} id="clusters" label="Clusters" rows=${rows} href=${to} empty=${nothing} />`

@@ -42,7 +42,7 @@ function Event({ event, named }) {
 /** @param {{ namespaces: (string | undefined)[], selector: string, named?: boolean, show: number, title: string, nothing: string, partly?: boolean }} props */
 function EventCard({ namespaces, selector, named, show, title, nothing, partly }) {
   const { value, error, loading, retry } = useFetch((signal) => fetchEvents(namespaces, selector, signal), [namespaces.join(), selector]);
-  const again = html`<button type="button" class="icon-button" aria-label="Fetch events again" title="Fetch again" disabled=${loading} onClick=${retry}><${Icon} name="again" /></button>`;
+  const again = html`<button type="button" class="icon-button" aria-label="Refresh the events" title="Refresh" disabled=${loading} onClick=${retry}><${Icon} name="again" /></button>`;
   return html`<${Card} title=${title} actions=${again}>${error ? html`<${Problem} error=${error} retry=${retry} />` : !value ? html`<${Loading} label="Loading events" rows=${3} />`
     : value.events.length === 0 ? html`<${Empty} icon="check" title=${nothing} />`
     : html`<p class="soft">Anyone who may create events can write one, also with the name of another reporter.</p><ul class=${named ? "list events named" : "list events"}>${value.events.slice(0, show).map((event) => html`<${Event} key=${event.metadata.namespace + "/" + event.metadata.name} event=${event} named=${named} />`)}</ul>
@@ -61,6 +61,6 @@ export function EventsOf({ cluster }) {
   const { namespace, name } = cluster.metadata;
   const allowed = may({ ...lists, namespace });
   if (allowed === undefined) return html`<${Loading} label="Loading events" rows=${3} />`;
-  if (!allowed) return html`<${Empty} icon="clock" title=${`You may not list events in the workspace ${namespace}`}>They need the right to list events on the hub.</${Empty}>`;
-  return html`<${EventCard} title="Events" namespaces=${[namespace]} selector=${`involvedObject.kind=Cluster,involvedObject.name=${name}`} show=${100} nothing="No event is recorded. Kubernetes keeps events for an hour" />`;
+  if (!allowed) return html`<${Empty} icon="clock" title=${`You may not list events in the workspace ${namespace}`}>An administrator of the workspace can give you the right.</${Empty}>`;
+  return html`<${EventCard} title="Events" namespaces=${[namespace]} selector=${`involvedObject.kind=Cluster,involvedObject.name=${name}`} show=${100} nothing="No event is recorded. By default, Kubernetes keeps events for an hour" />`;
 }

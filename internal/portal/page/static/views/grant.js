@@ -92,10 +92,10 @@ function Grant({ known, close }) {
     return undefined;
   };
   return html`<form onSubmit=${submit}><div class="dialog-body">
-    <div class="form-grid"><${Field} label="To a" value=${form.kind} onChange=${set("kind")} options=${["User", "Group"]} />
-      <${Field} label="Name" value=${form.name} onInput=${set("name")} list=${people} required data-focus maxlength="253" help=${form.kind === "User" ? "Such as github:alice. A name without a colon is a user with a password." : "Such as github:acme/web."} /></div>
+    <div class="form-grid"><${Field} label="Grant to a" value=${form.kind} onChange=${set("kind")} options=${["User", "Group"]} />
+      <${Field} label="Name" value=${form.name} onInput=${set("name")} list=${people} required data-focus maxlength="253" help=${form.kind === "User" ? "For example github:alice. A name without a colon is a user of this hub with a password." : "For example github:acme/web."} /></div>
     <div class="form-grid"><${Field} label="Workspace" value=${workspace} onInput=${set("workspace")} list=${workspaces.value} ...${nameRules} />
-      <${Field} label="In" value=${where} onChange=${set("where")} options=${[{ value: "cluster", label: "a cluster" }, { value: "selector", label: "clusters with labels" }, { value: "project", label: "a project" }]} /></div>
+      <${Field} label="Where" value=${where} onChange=${set("where")} options=${[{ value: "cluster", label: "a cluster" }, { value: "selector", label: "clusters with labels" }, { value: "project", label: "a project" }]} /></div>
     ${where === "cluster" && html`<${Field} label="Cluster" value=${form.cluster} onInput=${set("cluster")} list=${inWorkspace("clusters")} ...${nameRules} />`}
     ${where === "selector" && html`<${Field} label="Labels" value=${form.selector} onInput=${set("selector")} required placeholder="env=prod, region=eu" help="All clusters of the workspace that have them, now and later." />`}
     ${where === "project" && html`<${Field} label="Project" value=${form.project} onInput=${set("project")} list=${inWorkspace("projects")} ...${nameRules} />`}
@@ -130,7 +130,7 @@ export function askRevoke(binding, leave) {
   const { subject, roleTemplateName: role } = binding.spec;
   confirm({
     title: "Revoke this role?", action: "Revoke", danger: true,
-    text: html`<p><b>${subject.name}</b> loses the role <b>${role}</b> in ${place(binding.spec)}. Connected clusters enforce it within seconds, others when they connect.</p><p class="soft">Other bindings may still grant the same. “Why can’t I?” tells.</p>`,
+    text: html`<p><b>${subject.name}</b> loses the role <b>${role}</b> in ${place(binding.spec)}. Connected clusters enforce it within seconds, others when they connect.</p><p class="soft">Other bindings may still grant the same: “Why can’t I?” shows them.</p>`,
     run: async () => {
       await remove(refOf(binding), binding.metadata.uid);
       toast(`${subject.name} no longer has the role ${role} in ${place(binding.spec)}.`);
@@ -152,13 +152,13 @@ function ChangeEnd({ binding, close }) {
     setError(null);
     try {
       await merge(refOf(binding), { metadata: { uid: binding.metadata.uid }, spec: { expiresAt: timeOf(form.end, form.at) || null } });
-      toast("The end of the grant is changed.");
+      toast("The end is changed.");
       close();
     } catch (problem) {
       setError(problem);
     }
   };
   return html`<form onSubmit=${submit}><div class="dialog-body"><p>${binding.spec.subject.name} has the role ${binding.spec.roleTemplateName} in ${place(binding.spec)}.</p>
-    <${End} end=${form.end} at=${form.at} set=${set} />${error && html`<${Problem} error=${error} />`}</div>
+    <${End} end=${form.end} at=${form.at} set=${set} />${error && html`<${Problem} title="The end was not changed." error=${error} />`}</div>
     <${DialogActions}><button type="button" onClick=${close}>Cancel</button><button class="primary">Change</button></${DialogActions}></form>`;
 }

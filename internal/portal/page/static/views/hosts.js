@@ -77,7 +77,7 @@ function Machines() {
   const all = rows.value;
   const [query, sort] = [param("q"), param("sort")];
   const found = useMemo(() => all.filter((r) => query.toLowerCase().split(/\s+/).every((word) => r.text.includes(word))), [all, query]);
-  const empty = all.length === 0 ? html`<${Empty} icon="hosts" title="There are no Hosts that you may watch">A Host is a machine with Drover’s host agent.</${Empty}>` : html`<${Empty} title="No host has these words" />`;
+  const empty = all.length === 0 ? html`<${Empty} icon="hosts" title="There are no hosts that you can see">A host is a machine with Drover’s host agent.</${Empty}>` : html`<${Empty} title="No host matches"><button type="button" onClick=${() => setQuery({ q: "" })}>Clear the search</button></${Empty}>`;
   return !loaded.value && all.length === 0 ? html`<${Loading} />` : html`${all.length > 0 && html`<div class="toolbar"><${Search} label="Search by name, state, system, address or label" value=${query} onInput=${(/** @type {string} */ q) => setQuery({ q })} /></div>`}
     <${Table} id="hosts" label="Machines with an agent" rows=${found} columns=${columns} href=${(/** @type {HostRow} */ r) => href(["hosts", r.host.metadata.namespace, r.name])} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} query=${query} empty=${empty} />`;
 }
@@ -86,14 +86,14 @@ function Machines() {
 export function HostView({ params: { workspace, name } }) {
   const host = object("hosts", `${workspace}/${name}`);
   const above = html`<a href=${href(["hosts"])}>Hosts</a> <span aria-hidden="true">/</span> ${workspace}`;
-  if (!host) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="hosts" title="This Host is gone, or you may not watch it"><a href=${href(["hosts"])}>All hosts</a></${Empty}>` : html`<${Loading} />`}</div>`;
+  if (!host) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="hosts" title="This host is gone, or you may not see it"><a href=${href(["hosts"])}>All hosts</a></${Empty}>` : html`<${Loading} />`}</div>`;
   const state = hostState(host);
   const { status = {}, spec = {}, metadata } = host;
   const { machine = {}, plan } = status;
   const labels = Object.entries(metadata.labels ?? {}).map(([key, value]) => `${key}=${value}`);
   return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} name=${state.name} word=${state.word} />`} />
     ${state.held && html`<${Note} name="broken">${state.held.reason}: ${state.held.message}</${Note}>`}
-    <div class="columns"><div class="column wide"><${Conditions} object=${host} ready=${["The host does as it is told", "The host does not do as it is told"]} />
+    <div class="columns"><div class="column wide"><${Conditions} object=${host} ready=${["The host follows its instructions", "The host does not follow its instructions"]} />
       ${plan && html`<${Card} title="Instructions">${plan.total > 0 && html`<${Meter} label="Instructions done" used=${plan.done} total=${plan.total} unit="" word="done" />`}${(plan.version || plan.instruction || plan.failing) && html`<${Facts} pairs=${[["Version", plan.version], ["Now", plan.instruction], ["Failing probes", plan.failing?.join(", ")]]} />`}
         ${plan.output && html`<${Log} text=${plan.output} label="Last lines" />`}</${Card}>`}</div>
     <div class="column"><${Card} title="Machine"><${Facts} pairs=${[["Name", machine.hostname], ["System", [machine.os, machine.architecture].filter(Boolean).join(", ")], ["Kernel", machine.kernel], ["CPUs", machine.cpus], ["Memory", machine.memory && bytes(quantity(machine.memory))],
@@ -105,7 +105,7 @@ export function HostView({ params: { workspace, name } }) {
 function Listed({ resource, columns: shown, label, empty, from }) {
   const where = places({ verb: "list", group: provision.group, resource });
   if (!where) return html`<${Loading} />`;
-  if (where.namespaces.length === 0) return html`<${Empty} icon="hosts" title=${`You may not list ${label}`}>An administrator of a workspace can give you the right.</${Empty}>`;
+  if (where.namespaces.length === 0) return html`<${Empty} icon="hosts" title=${`You may not list ${label.charAt(0).toLowerCase()}${label.slice(1)}`}>An administrator of a workspace can give you the right.</${Empty}>`;
   return html`<${List} namespaces=${where.namespaces} more=${where.cut} resource=${resource} columns=${shown} label=${label} empty=${empty} from=${from} />`;
 }
 
@@ -113,9 +113,9 @@ function Listed({ resource, columns: shown, label, empty, from }) {
 function List({ namespaces, more, resource, columns: shown, label, empty, from }) {
   const { value, error, loading, retry } = useFetch((signal) => listIn(namespaces, { ...provision, resource }, { signal }), [resource, namespaces.join(), changes.value]);
   const found = useMemo(() => (value?.items ?? []).map((/** @type {any} */ o) => ({ key: keyOf(o), name: o.metadata.name, object: o, ...from(o) })), [value]);
-  if (error) return html`<${Problem} title=${`The ${label} cannot be shown.`} error=${error} retry=${retry} />`;
+  if (error) return html`<${Problem} title=${`${label} cannot be shown.`} error=${error} retry=${retry} />`;
   if (!value) return loading && html`<${Loading} />`;
-  return html`<div class="toolbar"><span class="soft">This list does not change by itself.${value.cut && " It is longer than the hub lists at once."}${more && " It has the objects of some workspaces only."}</span><button type="button" onClick=${retry}>List again</button></div>
+  return html`<div class="toolbar"><span class="soft">This list does not change by itself.${value.cut && " It is longer than the hub lists at once."}${more && " It has the objects of some workspaces only."}</span><button type="button" onClick=${retry}><${Icon} name="again" />Refresh</button></div>
     <${Table} id=${resource} label=${label} rows=${found} columns=${shown} sort=${param("sort")} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} empty=${empty} />`;
 }
 
@@ -131,8 +131,8 @@ const installationColumns = [
   { id: "why", title: "Waiting for", cell: ({ object: o, state }) => short(o.status?.waiting?.length > 0 ? o.status.waiting.map((/** @type {any} */ w) => `${w.host}: ${w.message}`).join("; ") : state.name === "working" ? "" : state.message, 300) },
 ];
 
-const Installations = () => html`<${Listed} resource="clusterinstallations" label="ClusterInstallations" columns=${installationColumns} from=${(/** @type {any} */ o) => ({ state: readyState(o) })}
-  empty=${html`<${Empty} icon="hosts" title="There are no ClusterInstallations">A ClusterInstallation installs K3s or RKE2 on Hosts.</${Empty}>`} />`;
+const Installations = () => html`<${Listed} resource="clusterinstallations" label="Installations" columns=${installationColumns} from=${(/** @type {any} */ o) => ({ state: readyState(o) })}
+  empty=${html`<${Empty} icon="hosts" title="There are no installations">A ClusterInstallation installs K3s or RKE2 on hosts.</${Empty}>`} />`;
 
 /** @type {Record<string, import("../core/states.js").StateName>} */
 const phases = { Succeeded: "working", Failed: "broken" };
@@ -172,7 +172,7 @@ function Take({ close }) {
     try {
       await create({ ...provision, resource: "etcdsnapshots", namespace }, { apiVersion: "provision.cluster.drover.dev/v1", kind: "EtcdSnapshot", metadata: { namespace, name }, spec: { clusterRef: { kind: "ClusterInstallation", name: installation } } });
       changes.value++;
-      toast(`The snapshot ${name} is being taken. List again to see its state.`);
+      toast(`The snapshot ${name} is being taken. Refresh the list to see its state.`);
       close();
     } catch (problem) {
       setError(problem);

@@ -43,7 +43,7 @@ function Import({ close }) {
   if (made) return html`<div class="dialog-body"><${Joining} made=${made} /></div><${DialogActions}>
     <a class="button" href=${href(["clusters", made.metadata.namespace, made.metadata.name])} onClick=${close}>Show the cluster</a><button type="button" class="primary" onClick=${close}>Done</button></${DialogActions}>`;
   return html`<form onSubmit=${submit}><div class="dialog-body">
-    <p class="soft">Drover creates an object for the cluster. Then you run one command in it, which installs the agent. The agent connects to this hub; the cluster needs no open port.</p>
+    <p class="soft">Drover creates a Cluster object on the hub, and shows a command. Run it with kubectl’s access to your cluster: it installs an agent, which connects to this hub. Your cluster needs no open port.</p>
     <${Field} label="Workspace (a namespace of the hub)" value=${form.namespace} onInput=${set("namespace")} list=${workspaces.value} data-focus ...${nameRules} />
     <${Field} label="Name" value=${form.name} onInput=${set("name")} help="Users see this name. It cannot be changed later." ...${nameRules} />
     ${error && html`<${Problem} title="The cluster was not created." error=${error} />`}</div>
@@ -117,8 +117,8 @@ function JoinCommand({ made, registered }) {
   if (error) return html`<${Problem} title="The command cannot be shown." error=${error} retry=${again} />`;
   if (!secret) return html`<${Loading} label="The hub is creating the command" rows=${2} />`;
   const found = foreign(secret, name, uid);
-  if (found) return html`<${Problem} error=${`The Cluster is created. The Secret ${name}-registration was not created by the hub: ${found}. Another user may have created it, so its command is not shown. Delete the Secret, and the hub makes its own.`} />`;
-  return html`<p>Run this against the cluster. It contains a token that works once.</p><${Command} text=${decode(secret.data?.command ?? "")} what="Import command" />`;
+  if (found) return html`<${Problem} error=${`The cluster is created. The Secret ${name}-registration was not created by the hub: ${found}. Another user may have created it, so its command is not shown. Delete the Secret, and the hub makes its own.`} />`;
+  return html`<p>Run this where kubectl reaches the cluster. It contains a token that works once, so treat it like a password.</p><${Command} text=${decode(secret.data?.command ?? "")} what="Import command" />`;
 }
 
 /** @param {string} data */
@@ -133,5 +133,5 @@ function foreign({ metadata: { labels = {}, ownerReferences = [] } = {} }, name,
   for (const [label, value] of Object.entries(wanted)) {
     if (labels[label] !== value) return `its label ${label} is ${labels[label] ?? "missing"} and not ${value}`;
   }
-  return ownerReferences.some((/** @type {any} */ owner) => owner.uid === uid) ? "" : "it does not belong to this Cluster";
+  return ownerReferences.some((/** @type {any} */ owner) => owner.uid === uid) ? "" : "it does not belong to this cluster";
 }

@@ -26,7 +26,7 @@ export function Overview() {
     <div class="figures"><${Card} class="figure-card wide" title="Clusters">
         <div class="figure-line"><a class="figure" href=${href(["clusters"])}>${digits(total)}</a><ul class="legend">${words.map(([name, word]) => html`<li><a href=${href(["clusters"], { state: name })}><${Mark} name=${name} />${word} <b>${digits(states[name])}</b></a></li>`)}</ul></div>
         <${Bar} label="Clusters by state" parts=${words.map(([name, word]) => ({ name, word, n: states[name] }))} /></${Card}>
-      <${Figure} title="Nodes" value=${digits(nodes.total)} about=${nodes.ready < nodes.total ? html`<span class="bad">${nodes.total - nodes.ready} not ready</span>` : "all ready"} />
+      <${Figure} title="Nodes" value=${digits(nodes.total)} about=${nodes.total === 0 ? "none is known" : nodes.ready < nodes.total ? html`<span class="bad">${nodes.total - nodes.ready} not ready</span>` : "all ready"} />
       <${Figure} title="CPU requested" value=${cpu.total ? `${Math.round((cpu.used / cpu.total) * 100)} %` : "–"} about=${html`<${Meter} label="CPU requested" ...${cpu} unit="cores" />`} />
       <${Figure} title="Memory requested" value=${memory.total ? `${Math.round((memory.used / memory.total) * 100)} %` : "–"} about=${html`<${Meter} label="Memory requested" ...${memory} unit="bytes" />`} /></div>
     <div class="columns even"><div class="column"><${Attention} outdated=${outdated} /></div><div class="column"><${Work} /></div><div class="column"><${Versions} /></div></div>
@@ -43,7 +43,7 @@ function Attention({ outdated }) {
   const soon = bindings.value.filter(endsSoon);
   const certs = certificates.value;
   const calm = wrong.length + outdated + soon.length + certs.length === 0;
-  return html`<${Card} title="Needs attention">${calm ? html`<${Empty} icon="check" title="Nothing needs you" />` : html`<ul class="list">
+  return html`<${Card} title="Needs attention">${calm ? html`<${Empty} icon="check" title="Nothing needs attention" />` : html`<ul class="list">
     ${shown.map((row) => html`<li key=${row.key}><a class="item" href=${href(["clusters", row.workspace, row.name])}><${Mark} name="broken" /><span class="item-main"><strong>${row.name}</strong> <span class="soft">${row.workspace}</span><br />${row.state.word}</span><span class="soft"><${Time} at=${row.state.since} /></span></a></li>`)}
     ${wrong.length > shown.length && html`<li><a class="item more" href=${href(["clusters"], { state: "broken" })}>${count(wrong.length - shown.length, "more broken cluster")}</a></li>`}
     ${outdated > 0 && html`<li><a class="item" href=${href(["clusters"], { state: "outdated" })}><${Mark} name="waiting" /><span class="item-main">${count(outdated, "agent")} not up to date</span></a></li>`}
@@ -56,7 +56,7 @@ function Work() {
   const active = planRows.value.filter(({ state }) => state.name !== "working");
   const waiting = clusterRows.value.filter((row) => row.state.name === "waiting");
   const [plans, clusters] = [active.slice(0, 4), waiting.slice(0, 5)];
-  return html`<${Card} title="Happening now">${active.length + waiting.length === 0 ? html`<${Empty} icon="plans" title="No plan is at work" />` : html`<ul class="list">
+  return html`<${Card} title="Happening now">${active.length + waiting.length === 0 ? html`<${Empty} icon="plans" title="Nothing is happening" />` : html`<ul class="list">
     ${plans.map(({ plan, key, state }) => html`<li key=${key}><a class="item block" href=${href(["plans", plan.metadata.namespace, plan.metadata.name])}><span class="item-line"><strong>${plan.metadata.name}</strong> <span class="soft">${plan.metadata.namespace}</span><${State} ...${state} /></span></a><${Waves} waves=${plan.status?.waves ?? []} /></li>`)}
     ${active.length > plans.length && html`<li><a class="item more" href=${href(["plans"], { state: "active" })}>${count(active.length - plans.length, "more plan")}</a></li>`}
     ${clusters.map((row) => html`<li key=${row.key}><a class="item" href=${href(["clusters", row.workspace, row.name])}><${Mark} name="waiting" /><span class="item-main"><strong>${row.name}</strong> <span class="soft">${row.workspace}</span><br />${row.state.word}</span><span class="soft"><${Time} at=${row.state.since} /></span></a></li>`)}

@@ -59,14 +59,14 @@ export function Projects() {
   return html`<div class="view fill"><${Heading} title="Projects" beside=${loaded.value && html`<span class="soft">${count(all.length, "project")}</span>`} />
     ${all.length > 0 && html`<div class="toolbar"><${Search} label="Search by name, workspace or namespace" value=${query} onInput=${(/** @type {string} */ q) => setQuery({ q })} /></div>`}
     ${!loaded.value && all.length === 0 ? html`<${Loading} />` : html`<${Table} id="projects" label="Projects" rows=${found} columns=${columns} href=${(/** @type {ProjectRow} */ r) => href(["projects", r.project.metadata.namespace, r.name])} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} query=${query}
-      empty=${all.length === 0 ? html`<${Empty} icon="projects" title="There are no Projects that you may watch">A Project is a group of namespaces with members and quotas, in one or many clusters.</${Empty}>` : html`<${Empty} title="No project has these words" />`} />`}</div>`;
+      empty=${all.length === 0 ? html`<${Empty} icon="projects" title="There are no projects that you can see">A project is a group of namespaces with members and quotas, in one or many clusters.</${Empty}>` : html`<${Empty} title="No project matches"><button type="button" onClick=${() => setQuery({ q: "" })}>Clear the search</button></${Empty}>`} />`}</div>`;
 }
 
 /** @param {{ params: Record<string, string> }} props */
 export function ProjectView({ params: { workspace, name, tab = "summary" } }) {
   const project = object("projects", `${workspace}/${name}`);
   const above = html`<a href=${href(["projects"])}>Projects</a> <span aria-hidden="true">/</span> ${workspace}`;
-  if (!project) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="projects" title="This Project is gone, or you may not watch it"><a href=${href(["projects"])}>All projects</a></${Empty}>` : html`<${Loading} />`}</div>`;
+  if (!project) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="projects" title="This project is gone, or you may not see it"><a href=${href(["projects"])}>All projects</a></${Empty}>` : html`<${Loading} />`}</div>`;
   const all = membersOf(project);
   const members = all.filter((b) => !expired(b));
   const Body = own(/** @type {Record<string, any>} */ ({ usage: Usage, members: Members }), tab) ?? Summary;
@@ -83,18 +83,18 @@ function Summary({ project }) {
   return html`<div class="columns"><div class="column wide"><${Conditions} object=${project} ready=${["The project is in place", "The project is not in place everywhere"]} />
       ${failures.length > 0 && html`<${Card} title="Clusters where it does not work"><${Rows} label="Failures" head=${["Cluster", "Object", "Why"]} rows=${failures.map((/** @type {any} */ f) => [html`<a href=${href(["clusters", metadata.namespace, f.cluster])}>${f.cluster}</a>`, f.object, short(f.message, 600)])} /></${Card}>`}</div>
     <div class="column"><${Card} title="Facts"><${Facts} pairs=${[["In", place(spec)], ["Clusters", status.clusters?.summary], ["Namespaces", spec.namespaces?.length > 0 && html`<ul class="plain">${spec.namespaces.slice(0, 50).map((/** @type {string} */ n) => html`<li>${n}</li>`)}</ul>`],
-      ["Quota per cluster", quota(project)], ["Network", spec.networkIsolation === "Project" ? "only within the project" : "open"], ["Pod security", spec.podSecurity],
+      ["Quota per cluster", quota(project)], ["Network", spec.networkIsolation === "Project" ? "closed to other namespaces" : "open"], ["Pod security", spec.podSecurity],
       ["Created", metadata.creationTimestamp && html`<${Time} at=${metadata.creationTimestamp} ago />`]]} /></${Card}></div></div>`;
 }
 
 /** @param {{ members: any[], ended: number, project: any }} props */
 function Members({ members, ended, project }) {
   const mayRevoke = may({ verb: "delete", resource: resources.ProjectRoleTemplateBinding, namespace: project.metadata.namespace });
-  return html`<${Card} title="Members">${members.length > 0 ? html`<${Rows} label="Members that you may watch" head=${["Who", "Role", "State", "Ends", "Action"]} rows=${members.map((b) => [
+  return html`<${Card} title="Members">${members.length > 0 ? html`<${Rows} label="Members that you can see" head=${["Who", "Role", "State", "Ends", "Action"]} rows=${members.map((b) => [
     html`<a href=${href(["access", "bindings", b.metadata.namespace, "project", b.metadata.name])}>${b.spec.subject.name}</a> <span class="soft">${b.spec.subject.kind}</span>`, html`<a href=${href(["access", "roles", b.spec.roleTemplateName])}>${b.spec.roleTemplateName}</a>`, html`<${State} ...${readyState(b)} />`, html`<${Until} binding=${b} />`,
     mayRevoke && html`<button type="button" class="link" aria-label=${`Revoke ${b.spec.roleTemplateName} of ${b.spec.subject.name}`} onClick=${() => askRevoke(b)}>Revoke</button>`])} />`
-    : html`<p class="soft">No binding that you may watch has the project ${project.metadata.name}.</p>`}<${Ended} n=${ended} />
-    <p class="soft">Besides, all who have a role in the whole cluster.</p></${Card}>`;
+    : html`<p class="soft">No binding that you can see is for this project.</p>`}<${Ended} n=${ended} />
+    <p class="soft">Users with a role in a whole cluster have it in these namespaces, too.</p></${Card}>`;
 }
 
 const asked = 40; // namespaces that are asked one by one
@@ -141,7 +141,7 @@ function Usage({ project }) {
   const [chosen, choose] = useState("");
   const cluster = [chosen, param("cluster")].find((name) => clusters.includes(name)) ?? clusters[0] ?? "";
   const counts = new Map((status.namespaces ?? []).map((/** @type {any} */ n) => [n.cluster, n.count]));
-  if (clusters.length === 0) return html`<${Card}><${Empty} icon="clusters" title="The project is in no cluster that you may watch" /></${Card}>`;
+  if (clusters.length === 0) return html`<${Card}><${Empty} icon="clusters" title="The project is in no cluster that you can see" /></${Card}>`;
   return html`<${Card} title="Usage" actions=${html`<label class="inline">Cluster <select value=${cluster} onChange=${(/** @type {any} */ e) => choose(e.target.value)}>${clusters.slice(0, 1000).map((c) => html`<option value=${c}>${c}${counts.has(c) ? ` (${count(counts.get(c), "namespace")})` : ""}</option>`)}</select></label>`}>
     <${UsageIn} key=${cluster} project=${project} member=${`${metadata.namespace}/${cluster}`} /></${Card}>`;
 }
@@ -158,5 +158,5 @@ function UsageIn({ project, member }) {
   return html`${all.length > 0 && html`<${Facts} pairs=${all.map((key) => [key, html`<${Meter} label=${`${key} of the project`} used=${sum(key)} total=${quantity(project.spec.resourceQuota[key])} unit=${unit(key)} word="used" />`])} />`}
     ${found.length > 0 ? html`<${Rows} label="Namespaces" head=${["Namespace", ...keys]} rows=${found.map((/** @type {any} */ n) => [n.name, ...keys.map((key) => figure(n, key))])} />` : !missing && html`<p class="soft">The project has no namespace in this cluster yet.</p>`}
     ${missing && html`<p class="soft">${missing}</p>`}
-    ${keys.length === 0 && html`<p class="soft">The project has no quota.</p>`}<p><button type="button" onClick=${retry}>Ask again</button></p>`;
+    ${keys.length === 0 && html`<p class="soft">The project has no quota.</p>`}<p><button type="button" onClick=${retry}><${Icon} name="again" />Refresh</button></p>`;
 }
