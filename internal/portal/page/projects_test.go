@@ -4,6 +4,7 @@
 package page
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
 )
@@ -46,4 +47,11 @@ func TestAProjectShowsItsQuotaMembersAndNamespaces(t *testing.T) {
 	})
 	at(p, "#/projects/team/shop/members")
 	sees(t, p, "link: local:alice", "button: Revoke viewer of local:alice", "button: Add a member")
+	many := make([]string, 60)
+	for i := range many {
+		many[i] = fmt.Sprintf("team-%02d", i)
+	}
+	f.send(object("projects", "team", "wide", map[string]any{"clusterName": "c0001", "namespaces": many}))
+	at(p, "#/projects/team/wide")
+	sees(t, p, "StaticText: team-49", "StaticText: And 10 more.")
 }

@@ -124,7 +124,7 @@ export function Roles() {
       empty=${html`<${Empty} icon="access" title="There are no roles that you can see">The ClusterRole drover-roletemplate-viewer of the hub allows it.</${Empty}>`} />`}</div>`;
 }
 
-const listed = (/** @type {string[] | undefined} */ list) => (list?.includes("*") ? "all" : (list ?? []).slice(0, 60).join(", "));
+const listed = (/** @type {string[] | undefined} */ list) => (list?.includes("*") ? "all" : [...(list ?? []).slice(0, 60), ...(list && list.length > 60 ? [`and ${list.length - 60} more`] : [])].join(", "));
 
 /** @param {{ params: Record<string, string> }} props */
 export function RoleView({ params: { name } }) {

@@ -15,7 +15,7 @@ import { commands, useCommands } from "../shell/commands.js";
 import { DialogActions, confirm, openDialog } from "../ui/dialog.js";
 import { Field } from "../ui/form.js";
 import { Icon } from "../ui/icons.js";
-import { Card, Command, CopyField, Facts, Heading, Loading, Note, Problem, useFetch } from "../ui/parts.js";
+import { Card, Command, CopyField, Facts, Heading, Loading, More, Note, Problem, useFetch } from "../ui/parts.js";
 import { Rows } from "../ui/table.js";
 import { toast } from "../ui/toast.js";
 
@@ -29,7 +29,7 @@ export function Account() {
   const groups = me.value.groups ?? [];
   return html`<div class="view narrow"><${Heading} title="Account" />
     <${Card} title="You"><${Facts} pairs=${[["Name in bindings", html`<${CopyField} text=${me.value.username} what="Name" />`],
-      ["Groups", groups.length > 0 && html`<ul class="plain">${groups.slice(0, 100).map((group) => html`<li><code>${group}</code></li>`)}</ul>`]]} /></${Card}>
+      ["Groups", groups.length > 0 && html`<ul class="plain">${groups.slice(0, 100).map((group) => html`<li><code>${group}</code></li>`)}<${More} all=${groups.length} most=${100} /></ul>`]]} /></${Card}>
     <${Card} title="This session" actions=${html`<button type="button" onClick=${() => commands.value.find((c) => c.id === "sign-out")?.run()}><${Icon} name="out" />Sign out</button>`}>
       <p>${pasted ? "You have pasted a token. The page forgets it when it is closed or reloaded." : "You are signed in to this hub. The page renews its token as long as it is open. Signing out ends the session at once, with all copies of its tokens."}</p>
       ${ends > 0 && html`<${Facts} pairs=${[["Token valid until", exact(ends)]]} />`}<p class="soft">The hub lists sessions only to its administrators.</p></${Card}>

@@ -17,7 +17,7 @@ import { readyState } from "../core/states.js";
 import { derived, keyOf, loaded, object, objects } from "../core/store.js";
 import { Search } from "../ui/form.js";
 import { Icon } from "../ui/icons.js";
-import { Card, Empty, Facts, Heading, Loading, Meter, Problem, State, Tabs, useFetch } from "../ui/parts.js";
+import { Card, Empty, Facts, Heading, Loading, Meter, More, Problem, State, Tabs, useFetch } from "../ui/parts.js";
 import { Rows, Table } from "../ui/table.js";
 import { Conditions } from "./cluster.js";
 import { Ended, Until, askRevoke, mayGrant, openGrant } from "./grant.js";
@@ -39,7 +39,7 @@ const rows = derived(() => {
 
 /** @typedef {typeof rows.value[number]} ProjectRow */
 
-const quota = (/** @type {any} */ project) => Object.entries(project.spec?.resourceQuota ?? {}).slice(0, 8).map(([key, value]) => `${key} ${value}`).join(", ");
+const quota = (/** @type {any} */ project) => Object.entries(project.spec?.resourceQuota ?? {}).map(([key, value]) => `${key} ${value}`).join(", ");
 
 /** @type {import("../ui/table.js").Column<ProjectRow>[]} */
 const columns = [
@@ -82,7 +82,7 @@ function Summary({ project }) {
   const failures = status.failures ?? [];
   return html`<div class="columns"><div class="column wide"><${Conditions} object=${project} ready=${["The project is in place", "The project is not in place everywhere"]} />
       ${failures.length > 0 && html`<${Card} title="Clusters where it does not work"><${Rows} label="Failures" head=${["Cluster", "Object", "Why"]} rows=${failures.map((/** @type {any} */ f) => [html`<a href=${href(["clusters", metadata.namespace, f.cluster])}>${f.cluster}</a>`, f.object, short(f.message, 600)])} /></${Card}>`}</div>
-    <div class="column"><${Card} title="Facts"><${Facts} pairs=${[["In", place(spec)], ["Clusters", status.clusters?.summary], ["Namespaces", spec.namespaces?.length > 0 && html`<ul class="plain">${spec.namespaces.slice(0, 50).map((/** @type {string} */ n) => html`<li>${n}</li>`)}</ul>`],
+    <div class="column"><${Card} title="Facts"><${Facts} pairs=${[["In", place(spec)], ["Clusters", status.clusters?.summary], ["Namespaces", spec.namespaces?.length > 0 && html`<ul class="plain">${spec.namespaces.slice(0, 50).map((/** @type {string} */ n) => html`<li>${n}</li>`)}<${More} all=${spec.namespaces.length} most=${50} /></ul>`],
       ["Quota per cluster", quota(project)], ["Network", spec.networkIsolation === "Project" ? "closed to other namespaces" : "open"], ["Pod security", spec.podSecurity],
       ["Created", metadata.creationTimestamp && html`<${Time} at=${metadata.creationTimestamp} ago />`]]} /></${Card}></div></div>`;
 }

@@ -16,7 +16,7 @@ import { object, objects } from "../core/store.js";
 import { me } from "../core/user.js";
 import { Field } from "../ui/form.js";
 import { Mark } from "../ui/icons.js";
-import { Card, Command, Heading, Loading, Note, Problem } from "../ui/parts.js";
+import { Card, Command, Heading, Loading, More, Note, Problem } from "../ui/parts.js";
 import { mayGrant, openGrant } from "./grant.js";
 
 const verbs = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "impersonate"];
@@ -85,10 +85,10 @@ function Explanation({ q, action }) {
   return html`<${Card} title=${`What the bindings of ${who} say`} actions=${mayGrant(cluster.metadata.namespace) && html`<button type="button" onClick=${() => openGrant({ workspace: cluster.metadata.namespace, cluster: cluster.metadata.name, name: who })}>Grant a role</button>`}>
       <ul class="tree" aria-label="Explanation">${chains.map((g) => html`<li><${Mark} name=${g.external ? "waiting" : "working"} /><div><p>${line(g)}${g.binding.spec.expiresAt && html`, until <${Time} at=${g.binding.spec.expiresAt} />`}</p>
         <p class="soft">${g.path.length > 1 && g.path.join(" → ") + ": "}${g.external ? `The ClusterRole ${g.external} of the cluster decides.` : ruleText(g.rule)}</p></div></li>`)}
-      ${missing.slice(0, 50).map((g) => html`<li><${Mark} name="broken" /><div><p>${line(g)}</p><p class="soft">${g.lack}</p></div></li>`)}
+      ${missing.slice(0, 50).map((g) => html`<li><${Mark} name="broken" /><div><p>${line(g)}</p><p class="soft">${g.lack}</p></div></li>`)}<${More} all=${missing.length} most=${50} />
       ${chains.length + missing.length === 0 && html`<li><${Mark} name="broken" /><div><p>No binding in the workspace names ${q.who ? "this user or these groups" : "you or one of your groups"}.</p></div></li>`}</ul>
       <p class="soft">The cluster’s own roles and bindings may allow more.</p></${Card}>
-    <${Card} title="Who else may do it">${others.length > 0 ? html`<ul class="tree" aria-label="Who else">${others.slice(0, 30).map((g) => html`<li><${Mark} name=${g.external ? "waiting" : "working"} /><div><p>${line(g)}</p></div></li>`)}</ul>` : html`<p class="soft">No binding that you can see grants it to anyone else.</p>`}
+    <${Card} title="Who else may do it">${others.length > 0 ? html`<ul class="tree" aria-label="Who else">${others.slice(0, 30).map((g) => html`<li><${Mark} name=${g.external ? "waiting" : "working"} /><div><p>${line(g)}</p></div></li>`)}<${More} all=${others.length} most=${30} /></ul>` : html`<p class="soft">No binding that you can see grants it to anyone else.</p>`}
       <p class="soft">kubectl also shows the objects in the cluster:</p><${Command} text=${text} /></${Card}>`;
 }
 
