@@ -43,9 +43,11 @@ function Event({ event, named }) {
 function EventCard({ namespaces, selector, named, show, title, nothing, partly }) {
   const { value, error, loading, retry } = useFetch((signal) => fetchEvents(namespaces, selector, signal), [namespaces.join(), selector]);
   const again = html`<button type="button" class="icon-button" aria-label="Refresh the events" title="Refresh" disabled=${loading} onClick=${retry}><${Icon} name="again" /></button>`;
-  return html`<${Card} title=${title} actions=${again}>${error ? html`<${Problem} error=${error} retry=${retry} />` : !value ? html`<${Loading} label="Loading events" rows=${3} />`
+  const note = html`<p class="soft">Anyone who may create events can write one, also with the name of another reporter.</p>`;
+  const any = Boolean(value && !error && value.events.length > 0);
+  return html`<${Card} title=${title} actions=${html`${named && any && note}${again}`}>${error ? html`<${Problem} error=${error} retry=${retry} />` : !value ? html`<${Loading} label="Loading events" rows=${3} />`
     : value.events.length === 0 ? html`<${Empty} icon="check" title=${nothing} />`
-    : html`<p class="soft">Anyone who may create events can write one, also with the name of another reporter.</p><ul class=${named ? "list events named" : "list events"}>${value.events.slice(0, show).map((event) => html`<${Event} key=${event.metadata.namespace + "/" + event.metadata.name} event=${event} named=${named} />`)}</ul>
+    : html`${!named && note}<ul class=${named ? "list events named" : "list events"}>${value.events.slice(0, show).map((event) => html`<${Event} key=${event.metadata.namespace + "/" + event.metadata.name} event=${event} named=${named} />`)}</ul>
       ${value.cut ? html`<p class="soft">The hub lists ${digits(most)} events at once and has more, so newer ones may be missing.</p>` : value.events.length > show && !named && html`<p class="soft">And ${count(value.events.length - show, "older event")}.</p>`}`}${value && partly && html`<p class="soft">Only some of your workspaces are asked.</p>`}</${Card}>`;
 }
 
