@@ -74,7 +74,7 @@ func (a *Applier) Lead(ctx context.Context) {
 	defer a.leadership.Store(nil)
 	defer a.setUnclaimed(nil)
 	if !a.options.ReadOnly {
-		l.run()
+		l.run(ctx)
 		return
 	}
 	l.publisher.Sync()
@@ -96,7 +96,7 @@ func (a *Applier) RemoveAll(ctx context.Context) ([]string, error) {
 	}
 	select {
 	case <-l.ready:
-	case <-l.ctx.Done():
+	case <-l.ended:
 		return nil, leader.ErrNotLeading
 	case <-time.After(removeTimeout):
 		return nil, errors.New("remove sets: the objects could not be read from the API server: try again")

@@ -42,12 +42,12 @@ func (l *leadership) reached(query url.Values) {
 }
 
 // reconcileOther handles a queue entry that is not a set ID. It returns false if id is a set ID.
-func (l *leadership) reconcileOther(id string) bool {
+func (l *leadership) reconcileOther(ctx context.Context, id string) bool {
 	switch id {
 	case orphans:
-		l.releaseOrphans(l.ctx)
+		l.releaseOrphans(ctx)
 	case checkpointEntry:
-		l.saveCheckpoint(l.ctx)
+		l.saveCheckpoint(ctx)
 	case unclaimedEntry:
 		l.reviewUnclaimed()
 	default:

@@ -54,7 +54,7 @@ type leadership struct {
 	queue     workqueue.TypedRateLimitingInterface[string] // set IDs
 	lanes     *lanes                                       // admits writes of objects
 	saves     chan struct{}                                // limits the number of concurrent saves
-	ctx       context.Context                              // ends when the leadership ends
+	ended     <-chan struct{}                              // closed when the leadership ends
 	// ready is closed once the stored sets and the member's objects have been read.
 	ready     chan struct{}
 	state     *state
@@ -81,7 +81,8 @@ type state struct {
 func newLeadership(ctx context.Context, o Options) *leadership {
 	l := &leadership{
 		options: o, catalogue: newCatalogue(), store: store{o.Secrets}, publisher: publisher{o.Topic}, queue: newQueue(o.Now),
-		saves: make(chan struct{}, parallelSaves), ctx: ctx, ready: make(chan struct{}), unclaimed: func([]string) {},
+		saves: make(chan struct{}, parallelSaves), ended: ctx.Done(),
+		ready: make(chan struct{}), unclaimed: func([]string) {},
 		state: &state{
 			sets: map[string]*localSet{}, asked: map[string]request{}, ids: map[string]string{},
 			project: map[string]map[string]bool{}, owners: map[ref]string{},
@@ -99,9 +100,8 @@ func newLeadership(ctx context.Context, o Options) *leadership {
 	return l
 }
 
-// run applies sets and repairs drift until the leadership ends.
-func (l *leadership) run() {
-	ctx := l.ctx
+// run applies sets and repairs drift until the leadership ends, which ends ctx.
+func (l *leadership) run(ctx context.Context) {
 	if !l.options.Await(ctx) {
 		return
 	}
@@ -124,11 +124,11 @@ func (l *leadership) run() {
 	l.offerLeft()
 	l.queue.AddAfter(unclaimedEntry, unclaimedSettle)
 	l.publisher.Sync()
-	l.work()
+	l.work(ctx)
 }
 
 // work reconciles each due set in its own goroutine. After the queue has shut down, work waits for all goroutines.
-func (l *leadership) work() {
+func (l *leadership) work(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	for {
@@ -138,7 +138,7 @@ func (l *leadership) work() {
 		}
 		running.Go(func() {
 			defer l.queue.Done(id)
-			l.reconcile(id)
+			l.reconcile(ctx, id)
 		})
 	}
 }
@@ -292,19 +292,19 @@ func (l *leadership) drifted(r ref, now *object) string {
 }
 
 // reconcile handles the hub's pending request for a set if there is one. It then runs a pass.
-func (l *leadership) reconcile(id string) {
-	if l.reconcileOther(id) {
+func (l *leadership) reconcile(ctx context.Context, id string) {
+	if l.reconcileOther(ctx, id) {
 		return
 	}
 	r, asked, known := l.requested(id)
-	if !asked && !known || l.ctx.Err() != nil {
+	if !asked && !known || ctx.Err() != nil {
 		return
 	}
 	s := l.set(id)
 	if asked {
 		l.take(s, r)
 	}
-	state := l.pass(l.ctx, s)
+	state := l.pass(ctx, s)
 	for _, result := range r.results {
 		result <- state
 	}
@@ -362,7 +362,7 @@ func (l *leadership) ask(ctx context.Context, id string, r request) (protocol.Se
 	select {
 	case state := <-result:
 		return state, nil
-	case <-l.ctx.Done():
+	case <-l.ended:
 		return protocol.SetState{}, errEnded
 	case <-ctx.Done():
 		return protocol.SetState{}, ctx.Err()

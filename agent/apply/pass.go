@@ -18,10 +18,10 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// pass applies a set to the member and publishes the resulting state.
+// pass applies a set to the member and publishes the resulting state. The end of the leadership ends ctx.
 func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 	p := &pass{
-		leadership: l, set: s, now: l.options.Now(),
+		leader: l, set: s, now: l.options.Now(),
 		wanted: map[ref]bool{}, problems: map[ref]protocol.SetObject{}, writing: map[ref]bool{}, altered: map[ref]string{},
 	}
 	state := protocol.SetState{ID: s.id, Digest: s.wanted.Digest}
@@ -64,15 +64,15 @@ func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 // repair an object.
 func (p *pass) schedule(gone bool) {
 	if id := p.set.id; len(p.problems) > 0 {
-		p.queue.AddRateLimited(id)
+		p.leader.queue.AddRateLimited(id)
 	} else {
-		p.queue.Forget(id)
+		p.leader.queue.Forget(id)
 	}
 	if end := p.set.wanted.ExpiresAt; end != nil && !gone {
 		p.later(end.Sub(p.now))
 	}
 	if p.again > 0 {
-		p.queue.AddAfter(p.set.id, p.again)
+		p.leader.queue.AddAfter(p.set.id, p.again)
 	}
 }
 
@@ -92,7 +92,7 @@ func (l *leadership) finish(ctx context.Context, s *localSet, state protocol.Set
 
 // pass is one reconciliation of a set.
 type pass struct {
-	*leadership
+	leader *leadership
 	set    *localSet
 	now    time.Time
 	wanted map[ref]bool
@@ -124,6 +124,15 @@ func (p *pass) problem(r ref, phase protocol.SetPhase, message string) {
 	p.problems[r] = protocol.SetObject{Object: r.String(), Phase: phase, Message: message}
 }
 
+// fail records an error as the problem with an object. After the end of the leadership, which ends ctx, it records
+// nothing, because the next leader continues.
+func (p *pass) fail(ctx context.Context, r ref, err error) {
+	if err != nil && ctx.Err() == nil {
+		phase, message := explain(r, err)
+		p.problem(r, phase, message)
+	}
+}
+
 // save stores the set unless it is already stored, and reports whether the set is now stored.
 //
 // A set is applied before it is stored, and the response is sent after both steps. If the agent exits before the set is
@@ -134,9 +143,9 @@ func (p *pass) save(ctx context.Context) bool {
 	if s.deleting || s.kept.unsaved == nil {
 		return true
 	}
-	p.saves <- struct{}{}
-	defer func() { <-p.saves }()
-	after, err := p.store.save(ctx, s.kept.unsaved, s.kept)
+	p.leader.saves <- struct{}{}
+	defer func() { <-p.leader.saves }()
+	after, err := p.leader.store.save(ctx, s.kept.unsaved, s.kept)
 	if err != nil {
 		r := ref{kind: kindSecret, name: firstName(s.id)}
 		_, message := explain(r, err)
@@ -208,7 +217,7 @@ func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 		}
 		err, asked := missing[it.role]
 		if !asked {
-			err = p.lookForRole(ctx, it.role)
+			err = p.leader.lookForRole(ctx, it.role)
 			missing[it.role] = err
 		}
 		switch {
@@ -216,9 +225,8 @@ func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 			p.problem(it.ref, protocol.SetRoleMissing,
 				fmt.Sprintf("it grants nothing: there is no ClusterRole %q here; make it, or have the role template name another",
 					it.role))
-		case err != nil && ctx.Err() == nil:
-			phase, message := explain(it.ref, err)
-			p.problem(it.ref, phase, "look for ClusterRole "+it.role+": "+message)
+		case err != nil:
+			p.fail(ctx, it.ref, fmt.Errorf("look for ClusterRole %s: %w", it.role, err))
 		}
 	}
 }
@@ -262,13 +270,13 @@ func (p *pass) items(objects []*unstructured.Unstructured) ([]item, error) {
 		if o == nil {
 			return nil, fmt.Errorf("the set has an empty object")
 		}
-		r, err := p.catalogue.refOf(o)
+		r, err := p.leader.catalogue.refOf(o)
 		if err != nil {
 			p.problem(r, protocol.SetFailed, err.Error())
 			continue
 		}
 		p.wanted[r] = true
-		if owner, ok := p.claim(r, p.set); !ok {
+		if owner, ok := p.leader.claim(r, p.set); !ok {
 			p.problem(r, protocol.SetConflict,
 				fmt.Sprintf("it is already in the set %s: give one of the two another name", owner))
 			continue
@@ -289,7 +297,7 @@ func (p *pass) namespaces(ctx context.Context) ([]set.Namespace, error) {
 	if per == nil {
 		return nil, nil
 	}
-	all := p.cache.members(per.Project)
+	all := p.leader.cache.members(per.Project)
 	if p.set.quotas == nil {
 		held, err := p.readHeld(ctx)
 		if err != nil {
@@ -310,12 +318,12 @@ func (p *pass) namespaces(ctx context.Context) ([]set.Namespace, error) {
 // readHeld reads the quotas that a previous leader applied.
 func (p *pass) readHeld(ctx context.Context) (map[string]corev1.ResourceList, error) {
 	held := map[string]corev1.ResourceList{}
-	for _, r := range p.cache.of(p.set.label) {
+	for _, r := range p.leader.cache.of(p.set.label) {
 		if r.kind != kindQuota || r.name != set.QuotaName {
 			continue
 		}
 		o := &unstructured.Unstructured{}
-		if err := p.options.Objects.Whole(ctx, p.catalogue.path(r), &o.Object); err != nil {
+		if err := p.leader.options.Objects.Whole(ctx, p.leader.catalogue.path(r), &o.Object); err != nil {
 			if notFound(err) {
 				continue
 			}

@@ -30,7 +30,7 @@ func (p *pass) publishMeanwhile(state *protocol.SetState) (over func()) {
 		now := *state
 		now.Phase = protocol.SetPending
 		p.summarizeLocked(&now)
-		p.publisher.publish(now)
+		p.leader.publisher.publish(now)
 		timer.Reset(publishAfter)
 	})
 	return func() {

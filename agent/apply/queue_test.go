@@ -89,7 +89,7 @@ func TestLatestRequestForASetWinsAndAllCallersGetItsResult(t *testing.T) {
 		go ask(nil)
 		synctest.Wait()
 		id, _ := l.queue.Get()
-		l.reconcile(id)
+		l.reconcile(t.Context(), id)
 		l.queue.Done(id)
 		for range 2 {
 			if state := <-results; state.Phase != protocol.SetDeleted {

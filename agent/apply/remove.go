@@ -124,29 +124,20 @@ func (l *leadership) removeOne(ctx context.Context, id string) (remaining []stri
 // removes the agent's fields from them. It skips objects in a terminating namespace, because Kubernetes deletes them
 // together with the namespace.
 func (p *pass) prune(ctx context.Context) {
-	for _, r := range p.unclaim(p.set, p.wanted) {
+	for _, r := range p.leader.unclaim(p.set, p.wanted) {
 		if r.kind == kindNamespace {
 			p.releaseNamespace(ctx, r)
 		}
 	}
-	each(ctx, p.cache.of(p.set.label), func(r ref) {
+	each(ctx, p.leader.cache.of(p.set.label), func(r ref) {
 		switch {
-		case p.wanted[r] || !p.set.deleting && !p.expired() && p.cache.deleting(r.namespace):
+		case p.wanted[r] || !p.set.deleting && !p.expired() && p.leader.cache.deleting(r.namespace):
 		case r.kind == kindNamespace:
 			p.releaseNamespace(ctx, r)
 		default:
-			p.failedUnlessGone(ctx, r, p.delete(ctx, p.set.id, r))
+			p.fail(ctx, r, p.leader.delete(ctx, p.set.id, r))
 		}
 	})
-}
-
-// failedUnlessGone records err as the reason why an object could not be removed. It records nothing if ctx has
-// ended. If the object is already gone, err is nil.
-func (p *pass) failedUnlessGone(ctx context.Context, r ref, err error) {
-	if err != nil && ctx.Err() == nil {
-		phase, message := explain(r, err)
-		p.problem(r, phase, message)
-	}
 }
 
 func (p *pass) removeObjects(ctx context.Context) {
@@ -156,9 +147,7 @@ func (p *pass) removeObjects(ctx context.Context) {
 }
 
 func (p *pass) releaseNamespace(ctx context.Context, r ref) {
-	if err := p.leadership.releaseNamespace(ctx, p.set.id, r); err != nil && ctx.Err() == nil {
-		p.problem(r, protocol.SetFailed, err.Error())
-	}
+	p.fail(ctx, r, p.leader.releaseNamespace(ctx, p.set.id, r))
 }
 
 // maxTries is the maximum number of attempts to delete an object that other clients keep changing.

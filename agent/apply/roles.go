@@ -157,10 +157,10 @@ func (p *pass) bindable(ctx context.Context, items []item) []item {
 		}
 		role, asked := known[it.role]
 		if !asked {
-			role = p.roleState(it.role)
+			role = p.leader.roleState(it.role)
 			known[it.role] = role
 		}
-		phase, message, away := role.whyNotBound(it.role, p.queue.NumRequeues(p.set.id))
+		phase, message, away := role.whyNotBound(it.role, p.leader.queue.NumRequeues(p.set.id))
 		if phase == "" {
 			return false
 		}
@@ -185,16 +185,15 @@ func (p *pass) waits() bool {
 }
 
 func (p *pass) unbind(ctx context.Context, r ref) {
-	if now, known := p.cache.get(r); !known || now.set != p.set.label {
+	if now, known := p.leader.cache.get(r); !known || now.set != p.set.label {
 		return
 	}
-	p.options.Log.Info("removing a binding to a role that is not Drover's", "object", r.String(), "set", p.set.id)
-	if err := p.delete(ctx, p.set.id, r); err != nil && ctx.Err() == nil {
-		phase, message := explain(r, err)
-		p.problem(r, phase, "it binds a role that is not Drover's and could not be removed: "+message)
+	p.leader.options.Log.Info("removing a binding to a role that is not Drover's", "object", r.String(), "set", p.set.id)
+	if err := p.leader.delete(ctx, p.set.id, r); err != nil {
+		p.fail(ctx, r, fmt.Errorf("it binds a role that is not Drover's and could not be removed: %w", err))
 		return
 	}
-	p.state.mu.Lock()
-	delete(p.state.applied, r)
-	p.state.mu.Unlock()
+	p.leader.state.mu.Lock()
+	delete(p.leader.state.applied, r)
+	p.leader.state.mu.Unlock()
 }

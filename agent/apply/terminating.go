@@ -21,16 +21,15 @@ const deletionPatience = time.Minute
 // namespaces. Once a namespace is gone, the agent creates it again.
 func (p *pass) reportTerminating(ctx context.Context, namespaces []item) {
 	for _, it := range namespaces {
-		if !p.cache.deleting(it.ref.name) || p.failed(it.ref) {
+		if !p.leader.cache.deleting(it.ref.name) || p.failed(it.ref) {
 			continue
 		}
 		var ns corev1.Namespace
-		err := p.options.Objects.Whole(ctx, p.catalogue.path(it.ref), &ns)
+		err := p.leader.options.Objects.Whole(ctx, p.leader.catalogue.path(it.ref), &ns)
 		switch {
-		case notFound(err), err == nil && ns.DeletionTimestamp == nil, ctx.Err() != nil:
+		case notFound(err), err == nil && ns.DeletionTimestamp == nil:
 		case err != nil:
-			phase, message := explain(it.ref, err)
-			p.problem(it.ref, phase, message)
+			p.fail(ctx, it.ref, err)
 		case p.now.Sub(ns.DeletionTimestamp.Time) < deletionPatience:
 			p.problem(it.ref, protocol.SetPending, "it is being deleted, and is created again once it is gone")
 			p.later(deletionPatience)

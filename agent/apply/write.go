@@ -36,10 +36,10 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	if p.failed(r) {
 		return
 	}
-	p.state.mu.Lock()
-	last, written := p.state.applied[r]
-	p.state.mu.Unlock()
-	now, known := p.cache.get(r)
+	p.leader.state.mu.Lock()
+	last, written := p.leader.state.applied[r]
+	p.leader.state.mu.Unlock()
+	now, known := p.leader.cache.get(r)
 	same := written && last.hash == it.hash
 	untouched := same && known && now.mark == last.mark && (r.kind == kindNamespace || now.set == p.set.label)
 	switch {
@@ -60,23 +60,22 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	case err == nil:
 		answer := readObject(r, &meta.ObjectMeta)
 		p.note(r, applied{hash: it.hash, mark: answer.mark, uid: meta.UID, added: answer.added, altered: p.alteredIn(r)})
-		p.cache.wrote(r, meta)
+		p.leader.cache.wrote(r, meta)
 		if r.kind == kindClusterRole {
-			p.wakeBinders(r.name)
+			p.leader.wakeBinders(r.name)
 		}
 		p.recordQuota(it)
 		p.watchBudget(r)
-	case ctx.Err() == nil:
-		phase, message := explain(r, err)
-		p.problem(r, phase, message)
+	default:
+		p.fail(ctx, r, err)
 	}
 }
 
 // note records the result of a write. It reports a field that another client or an admission controller has changed.
 func (p *pass) note(r ref, last applied) {
-	p.state.mu.Lock()
-	p.state.applied[r] = last
-	p.state.mu.Unlock()
+	p.leader.state.mu.Lock()
+	p.leader.state.applied[r] = last
+	p.leader.state.mu.Unlock()
 	switch {
 	case last.added != "":
 		p.problem(r, protocol.SetConflict,
@@ -112,7 +111,7 @@ func (p *pass) repair(r ref, now object, known bool) bool {
 	b.cause = fightMessage(now, known)
 	p.mu.Unlock()
 	if wait <= 0 {
-		p.options.Log.Info("repairing an object", "object", r.String(), "set", p.set.id, "changedBy", now.other)
+		p.leader.options.Log.Info("repairing an object", "object", r.String(), "set", p.set.id, "changedBy", now.other)
 		return true
 	}
 	p.later(wait)
@@ -205,7 +204,7 @@ func (l *leadership) apply(
 
 // send applies an object of the set, and checks whether the API server stored the object unchanged.
 func (p *pass) send(ctx context.Context, r ref, force bool, body []byte) (*metav1.PartialObjectMetadata, error) {
-	meta, stored, err := p.apply(ctx, p.set.id, r, force, body)
+	meta, stored, err := p.leader.apply(ctx, p.set.id, r, force, body)
 	if err != nil {
 		return nil, err
 	}
@@ -264,7 +263,7 @@ func replaced(err error) bool {
 // inspect returns the UID of an object that belongs to the agent, or "" if it does not exist. If the object belongs to
 // another owner, the error names the owner.
 func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, error) {
-	meta, err := p.options.Objects.Meta(ctx, p.catalogue.path(r))
+	meta, err := p.leader.options.Objects.Meta(ctx, p.leader.catalogue.path(r))
 	if notFound(err) {
 		return "", nil
 	}
@@ -292,7 +291,7 @@ func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, err
 
 // replace deletes an object that differs in immutable fields, and creates it again.
 func (p *pass) replace(ctx context.Context, it item) (*metav1.PartialObjectMetadata, error) {
-	if err := p.delete(ctx, p.set.id, it.ref); err != nil {
+	if err := p.leader.delete(ctx, p.set.id, it.ref); err != nil {
 		return nil, err
 	}
 	meta, err := p.create(ctx, it)

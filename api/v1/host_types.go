@@ -170,7 +170,7 @@ type HostStatus struct {
 
 	// plan describes the progress of the host's instructions. It is absent while the host has no instructions.
 	// +optional
-	Plan *HostPlanStatus `json:"plan,omitempty"`
+	Progress *HostProgress `json:"plan,omitempty"`
 
 	// restore lists the changes that the hub holds back after its etcd was restored from a backup. Its lists contain the
 	// name of the Secret with the host's instructions. If the remove list contains the Secret, confirming the changes
@@ -233,10 +233,10 @@ type HostMachine struct {
 	Taints []string `json:"taints,omitempty"`
 }
 
-// HostPlanStatus describes the progress of a host's instructions.
-type HostPlanStatus struct {
-	// version identifies the instructions that this status describes. Its format is "<UID>.<resourceVersion>", using the
-	// UID and resourceVersion of the Secret that contains the instructions.
+// HostProgress describes the progress of a host's instructions.
+type HostProgress struct {
+	// version identifies the instructions that this status describes. It consists of the UID and resourceVersion of the
+	// Secret with the instructions, in the format "<UID>.<resourceVersion>".
 	// +optional
 	Version string `json:"version,omitempty"`
 	// done is the number of one-time instructions that have succeeded.
@@ -264,18 +264,18 @@ const (
 	// agent. The suffix differs from AgentSecretSuffix so that the Secrets of a Cluster "x-host" and of a Host "x" have
 	// different names.
 	HostAgentSecretSuffix = "-host-identity"
-	// HostPlanSecretSuffix is appended to the Host's name to form the name of the Secret with the Host's instructions.
-	// This Secret has the type SecretTypeHostPlan.
-	HostPlanSecretSuffix = "-host-plan"
+	// HostInstructionsSecretSuffix is appended to the Host's name to form the name of the Secret with the Host's
+	// instructions. This Secret has the type SecretTypeHostInstructions.
+	HostInstructionsSecretSuffix = "-host-plan"
 )
 
-// SecretTypeHostPlan is the type of Secrets that hold the instructions of a Host. Writing a Secret of this type
-// requires the "update" verb on hosts/plan, because the instructions run as root on the machine. Kubernetes does not
-// allow the type of an existing Secret to be changed.
-const SecretTypeHostPlan = Group + "/host-plan"
+// SecretTypeHostInstructions is the type of Secrets that hold the instructions of a Host. Writing a Secret of this type
+// requires the "update" verb on hosts/instructions, because the instructions run as root on the machine. Kubernetes
+// does not allow the type of an existing Secret to be changed.
+const SecretTypeHostInstructions = Group + "/host-plan"
 
-// HostPlanKey is the key of the instructions in a Secret of type SecretTypeHostPlan.
-const HostPlanKey = "plan.json"
+// HostInstructionsKey is the key of the instructions in a Secret of type SecretTypeHostInstructions.
+const HostInstructionsKey = "plan.json"
 
 // Reasons of a Host's conditions, in addition to Pending, AwaitingAgent, TokenExpired, SecretConflict,
 // RegistrationFailed, TunnelLost, AwaitingReport, IdentityMismatch and Removing.
@@ -296,7 +296,7 @@ const (
 	// ReasonInterrupted means that the machine went down while an instruction was running. The instruction is not retried.
 	// The object remains Stalled until you give the instruction a new ID. Inspect the machine first.
 	ReasonInterrupted = "Interrupted"
-	// ReasonPlanInvalid means that the Secret "<host>-host-plan" does not contain valid instructions. The message says
-	// why. The object becomes Stalled.
-	ReasonPlanInvalid = "PlanInvalid"
+	// ReasonInstructionsInvalid means that the Secret "<host>-host-plan" does not contain valid instructions. The
+	// message says why. The object becomes Stalled.
+	ReasonInstructionsInvalid = "InstructionsInvalid"
 )

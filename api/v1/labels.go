@@ -117,9 +117,9 @@ const (
 	SecretKindHostJoin = "host-join"
 	// SecretKindHostAgent marks the Secret "<host>-host-identity", which contains the public key of a Host's agent.
 	SecretKindHostAgent = "host-identity"
-	// SecretKindHostPlan marks the Secret "<host>-host-plan", in which a user or a controller provides the instructions
-	// of a Host.
-	SecretKindHostPlan = "host-plan"
+	// SecretKindHostInstructions marks the Secret "<host>-host-plan", in which a user or a controller provides the
+	// instructions of a Host.
+	SecretKindHostInstructions = "host-plan"
 	// SecretKindKubeconfig marks the Secret "<cluster>-kubeconfig", which Cluster API uses to reach a cluster through
 	// the hub. The Secret contains no credentials.
 	SecretKindKubeconfig = "kubeconfig"

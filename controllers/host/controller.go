@@ -248,20 +248,20 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 		}
 		return err
 	}
-	if err != nil || secret == nil || secret.Type != v1.SecretTypeHostPlan || version(secret) != in.version {
+	if err != nil || secret == nil || secret.Type != v1.SecretTypeHostInstructions || version(secret) != in.version {
 		return err // the newer Secret triggers another reconcile
 	}
-	if _, err := protocol.ParseHostInstructions(secret.Data[v1.HostPlanKey]); err != nil {
+	if _, err := protocol.ParseHostInstructions(secret.Data[v1.HostInstructionsKey]); err != nil {
 		in.invalid = err.Error()
 		return nil
 	}
-	r.give(in, in.version, secret.Data[v1.HostPlanKey])
+	r.give(in, in.version, secret.Data[v1.HostInstructionsKey])
 	return nil
 }
 
 // holdsInstructions reports whether a Secret holds the instructions of a Host. The Secret may be nil.
 func holdsInstructions(secret *corev1.Secret, host *v1.Host) bool {
-	return secret != nil && secret.Type == v1.SecretTypeHostPlan && secret.DeletionTimestamp.IsZero() &&
+	return secret != nil && secret.Type == v1.SecretTypeHostInstructions && secret.DeletionTimestamp.IsZero() &&
 		secret.Labels[v1.LabelHost] == host.Name
 }
 
@@ -269,7 +269,7 @@ func holdsInstructions(secret *corev1.Secret, host *v1.Host) bool {
 func version(secret *corev1.Secret) string { return string(secret.UID) + "." + secret.ResourceVersion }
 
 func secretName(host *v1.Host) types.NamespacedName {
-	return types.NamespacedName{Namespace: host.Namespace, Name: host.Name + v1.HostPlanSecretSuffix}
+	return types.NamespacedName{Namespace: host.Namespace, Name: host.Name + v1.HostInstructionsSecretSuffix}
 }
 
 // setFinalizer patches only the finalizer, because the object's status is written elsewhere.

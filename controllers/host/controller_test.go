@@ -126,10 +126,10 @@ func (w *world) give() *corev1.Secret {
 	w.t.Helper()
 	given := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: w.name.Namespace, Name: w.name.Name + v1.HostPlanSecretSuffix,
+			Namespace: w.name.Namespace, Name: w.name.Name + v1.HostInstructionsSecretSuffix,
 			Labels: map[string]string{v1.LabelHost: w.name.Name},
 		},
-		Type: v1.SecretTypeHostPlan, StringData: map[string]string{v1.HostPlanKey: "{}"},
+		Type: v1.SecretTypeHostInstructions, StringData: map[string]string{v1.HostInstructionsKey: "{}"},
 	}
 	if err := w.Client.Create(w.t.Context(), given); err != nil {
 		w.t.Fatal(err)
@@ -239,8 +239,8 @@ func TestHost(t *testing.T) {
 			key := testkit.Key(t)
 			w.connect(w.join(key), key, protocol.HostProgress{})
 			given := &corev1.Secret{
-				ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name + v1.HostPlanSecretSuffix, Labels: map[string]string{v1.LabelHost: w.name.Name}},
-				StringData: map[string]string{v1.HostPlanKey: "{}"},
+				ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name + v1.HostInstructionsSecretSuffix, Labels: map[string]string{v1.LabelHost: w.name.Name}},
+				StringData: map[string]string{v1.HostInstructionsKey: "{}"},
 			}
 			if err := w.Client.Create(t.Context(), given.DeepCopy()); err != nil {
 				t.Fatal(err)
@@ -250,7 +250,7 @@ func TestHost(t *testing.T) {
 			if err := w.Client.Delete(t.Context(), given); err != nil {
 				t.Fatal(err)
 			}
-			given.Type = v1.SecretTypeHostPlan
+			given.Type = v1.SecretTypeHostInstructions
 			if err := w.Client.Create(t.Context(), given); err != nil {
 				t.Fatal(err)
 			}
@@ -261,7 +261,7 @@ func TestHost(t *testing.T) {
 			w.reconcile()
 			given := w.give()
 			key := testkit.Key(t)
-			w.connect(w.join(key), key, protocol.HostProgress{Version: string(given.UID) + "." + given.ResourceVersion, Phase: protocol.HostApplied})
+			w.connect(w.join(key), key, protocol.HostProgress{HostProgress: v1.HostProgress{Version: string(given.UID) + "." + given.ResourceVersion}, Phase: protocol.HostApplied})
 			w.r.Client = without{w.Client, given.Name}
 			w.leavesAlone()
 			if err := w.Client.Delete(t.Context(), given); err != nil {
@@ -278,13 +278,15 @@ func TestHost(t *testing.T) {
 			w.reconcile()
 			given := w.give()
 			key, version := testkit.Key(t), string(given.UID)+"."+given.ResourceVersion
-			agent := w.connect(w.join(key), key, protocol.HostProgress{Version: version, Phase: protocol.HostFailed, Instruction: "a", Message: "exit code 3", Output: "no room"})
+			agent := w.connect(w.join(key), key, protocol.HostProgress{HostProgress: v1.HostProgress{Version: version, Instruction: "a", Output: "no room"}, Phase: protocol.HostFailed, Message: "exit code 3"})
 			w.reconcile()
-			if h := w.want(v1.HostInstalling, v1.ReasonInstructionFailed); h.Status.Plan.Output != "no room" || !meta.IsStatusConditionTrue(h.Status.Conditions, v1.ConditionStalled) {
+			if h := w.want(v1.HostInstalling, v1.ReasonInstructionFailed); h.Status.Progress.Output != "no room" || !meta.IsStatusConditionTrue(h.Status.Conditions, v1.ConditionStalled) {
 				t.Errorf("the status is %+v", h.Status)
 			}
 			agent.Report(func(r *protocol.Report) {
-				r.Host = &protocol.HostReport{Progress: protocol.HostProgress{Version: version, Phase: protocol.HostApplied}}
+				r.Host = &protocol.HostReport{Progress: protocol.HostProgress{
+					HostProgress: v1.HostProgress{Version: version}, Phase: protocol.HostApplied,
+				}}
 			})
 			testkit.Eventually(t, time.Minute, w.phase(protocol.HostApplied))
 			w.reconcile()
@@ -349,7 +351,7 @@ func TestHost(t *testing.T) {
 			w.reconcile()
 			given := w.give()
 			key := testkit.Key(t)
-			w.connect(w.join(key), key, protocol.HostProgress{Version: string(given.UID) + "." + given.ResourceVersion, Phase: protocol.HostApplied})
+			w.connect(w.join(key), key, protocol.HostProgress{HostProgress: v1.HostProgress{Version: string(given.UID) + "." + given.ResourceVersion}, Phase: protocol.HostApplied})
 			w.reconcile()
 			h := w.want(v1.HostActive, v1.ReasonActive)
 			h.Finalizers = append(h.Finalizers, "provision.cluster.drover.dev/node")

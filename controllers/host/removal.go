@@ -71,7 +71,7 @@ func (r *Reconciler) clean(in *input, report *protocol.HostReport) ctrl.Result {
 	if report.Progress.Phase != protocol.HostCleaning {
 		r.give(in, "", nil) // needs no confirmation, because the deletion of a Host cannot be undone anyway
 	}
-	in.host.Status.State, in.host.Status.Plan = v1.HostCleaning, progressStatus(report)
+	in.host.Status.State, in.host.Status.Progress = v1.HostCleaning, shown(&report.Progress)
 	setRemoving(in.host, "the machine is being cleaned")
 	if failed(report.Progress.Phase) {
 		setRemoving(in.host, fmt.Sprintf(

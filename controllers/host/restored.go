@@ -58,7 +58,7 @@ func (r *Reconciler) compare(ctx context.Context, in *input, lost string) error 
 			return err
 		}
 		if secret != nil {
-			if instructions, err := protocol.ParseHostInstructions(secret.Data[v1.HostPlanKey]); err == nil {
+			if instructions, err := protocol.ParseHostInstructions(secret.Data[v1.HostInstructionsKey]); err == nil {
 				in.owner = &instructions.Owner
 			}
 		}

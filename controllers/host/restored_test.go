@@ -28,8 +28,9 @@ const lost = "lease/1/a/9"
 func (w *world) createInstructions(owner string) (version string) {
 	w.t.Helper()
 	given := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name + v1.HostPlanSecretSuffix, Labels: map[string]string{v1.LabelHost: w.name.Name}},
-		Type:       v1.SecretTypeHostPlan, StringData: map[string]string{v1.HostPlanKey: fmt.Sprintf(`{"owner": %q}`, owner)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name + v1.HostInstructionsSecretSuffix, Labels: map[string]string{v1.LabelHost: w.name.Name}},
+		Type:       v1.SecretTypeHostInstructions,
+		StringData: map[string]string{v1.HostInstructionsKey: fmt.Sprintf(`{"owner": %q}`, owner)},
 	}
 	if err := w.Client.Create(w.t.Context(), given); err != nil {
 		w.t.Fatal(err)

@@ -21,14 +21,14 @@ func writeStatus(in *input) {
 	s, report := &in.host.Status, in.report()
 	if report != nil && in.state.Clones == nil {
 		// if two machines share an identity, it is unknown which of them sent the report
-		s.Machine, s.Plan = machine(report.Machine), progressStatus(report)
+		s.Machine, s.Progress = machine(report.Machine), shown(&report.Progress)
 		s.AgentVersion, s.ReportedTo = in.state.Report.AgentVersion, in.term
 	}
 	switch {
 	case in.state.Connected():
 		s.LastSeen = nil
 	case in.identity == nil:
-		s.Machine, s.Plan, s.AgentVersion, s.ReportedTo, s.LastSeen = nil, nil, "", "", nil
+		s.Machine, s.Progress, s.AgentVersion, s.ReportedTo, s.LastSeen = nil, nil, "", "", nil
 	case !in.state.LastSeen.IsZero():
 		s.LastSeen = &metav1.Time{Time: in.state.LastSeen.Truncate(1e9)}
 	}
@@ -74,7 +74,9 @@ func decide(in *input) (v1.HostState, status.Readiness) {
 	case report == nil:
 		return orWaiting(in), status.Readiness{Reason: v1.ReasonAwaitingReport, Message: "the agent has not reported yet"}
 	case in.invalid != "":
-		return stateOf(report.Progress), status.Readiness{Stalled: true, Reason: v1.ReasonPlanInvalid, Message: in.invalid}
+		return stateOf(report.Progress), status.Readiness{
+			Stalled: true, Reason: v1.ReasonInstructionsInvalid, Message: in.invalid,
+		}
 	}
 	state, v := ofProgress(report.Progress)
 	if in.held != nil {
@@ -138,12 +140,12 @@ func problem(p protocol.HostProgress) string {
 	return p.Instruction + ": " + p.Message
 }
 
-func progressStatus(report *protocol.HostReport) *v1.HostPlanStatus {
-	p := report.Progress
+// shown returns the part of a report that the Host's status contains, or nil if the host has no instructions.
+func shown(p *protocol.HostProgress) *v1.HostProgress {
 	if p.Version == "" {
 		return nil
 	}
-	return &v1.HostPlanStatus{Version: p.Version, Done: p.Done, Total: p.Total, Instruction: p.Instruction, Output: p.Output, Failing: p.Failing}
+	return p.HostProgress.DeepCopy()
 }
 
 func machine(m protocol.HostMachine) *v1.HostMachine {

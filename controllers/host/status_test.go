@@ -48,29 +48,29 @@ func TestDecide(t *testing.T) {
 		"an agent that has not reported": {func(in *input) { joined(in); in.state = members.State{Peers: []members.Peer{{}}} }, v1.HostWaitingToRegister, false,
 			v1.ReasonAwaitingReport, "", false},
 		"no instructions":  {reports(protocol.HostProgress{}), v1.HostAvailable, true, v1.ReasonHostAvailable, "no instructions", false},
-		"instructions run": {reports(protocol.HostProgress{Version: "1", Phase: protocol.HostApplying, Done: 1, Total: 3}), v1.HostInstalling, false, v1.ReasonInstalling, "1 of 3", false},
-		"an instruction failed": {reports(protocol.HostProgress{Version: "1", Phase: protocol.HostFailed, Instruction: "a", Message: "exit code 3"}), v1.HostInstalling, false,
+		"instructions run": {reports(protocol.HostProgress{HostProgress: v1.HostProgress{Version: "1", Done: 1, Total: 3}, Phase: protocol.HostApplying}), v1.HostInstalling, false, v1.ReasonInstalling, "1 of 3", false},
+		"an instruction failed": {reports(protocol.HostProgress{HostProgress: v1.HostProgress{Version: "1", Instruction: "a"}, Phase: protocol.HostFailed, Message: "exit code 3"}), v1.HostInstalling, false,
 			v1.ReasonInstructionFailed, "a: exit code 3", true},
-		"an instruction was interrupted": {reports(protocol.HostProgress{Version: "1", Phase: protocol.HostInterrupted, Instruction: "a"}), v1.HostInstalling, false,
+		"an instruction was interrupted": {reports(protocol.HostProgress{HostProgress: v1.HostProgress{Version: "1", Instruction: "a"}, Phase: protocol.HostInterrupted}), v1.HostInstalling, false,
 			v1.ReasonInterrupted, "a: ", true},
-		"a probe fails": {reports(protocol.HostProgress{Version: "1", Phase: protocol.HostApplied, Failing: []string{"api"}}), v1.HostWaitingForKubernetes, false,
+		"a probe fails": {reports(protocol.HostProgress{HostProgress: v1.HostProgress{Version: "1", Failing: []string{"api"}}, Phase: protocol.HostApplied}), v1.HostWaitingForKubernetes, false,
 			v1.ReasonWaitingForKubernetes, "api", false},
-		"all is well": {reports(protocol.HostProgress{Version: "1", Phase: protocol.HostApplied}), v1.HostActive, true, v1.ReasonActive, "", false},
+		"all is well": {reports(protocol.HostProgress{HostProgress: v1.HostProgress{Version: "1"}, Phase: protocol.HostApplied}), v1.HostActive, true, v1.ReasonActive, "", false},
 		"two machines have its identity": {func(in *input) {
-			reports(protocol.HostProgress{Version: "1", Phase: protocol.HostApplied})(in)
+			reports(protocol.HostProgress{HostProgress: v1.HostProgress{Version: "1"}, Phase: protocol.HostApplied})(in)
 			in.host.Status.State, in.state.Clones = v1.HostActive, &members.Clones{Agents: []string{"a/1", "b/2"}}
 		}, v1.HostActive, false, v1.ReasonIdentityMismatch, "a/1 and b/2", true},
-		"it cleans": {reports(protocol.HostProgress{Version: "1", Phase: protocol.HostCleaning, Total: 2}), v1.HostCleaning, false, v1.ReasonCleaning, "0 of 2", false},
+		"it cleans": {reports(protocol.HostProgress{HostProgress: v1.HostProgress{Version: "1", Total: 2}, Phase: protocol.HostCleaning}), v1.HostCleaning, false, v1.ReasonCleaning, "0 of 2", false},
 		"instructions that have not arrived": {func(in *input) {
-			reports(protocol.HostProgress{Version: "1", Phase: protocol.HostApplied})(in)
+			reports(protocol.HostProgress{HostProgress: v1.HostProgress{Version: "1"}, Phase: protocol.HostApplied})(in)
 			in.version = "2"
 		},
 			v1.HostInstalling, false, v1.ReasonInstalling, "on their way", false},
 		"instructions that cannot be read": {func(in *input) {
-			reports(protocol.HostProgress{Version: "1", Phase: protocol.HostApplied})(in)
+			reports(protocol.HostProgress{HostProgress: v1.HostProgress{Version: "1"}, Phase: protocol.HostApplied})(in)
 			in.version, in.invalid = "2", "no ID"
 		},
-			v1.HostActive, false, v1.ReasonPlanInvalid, "no ID", true},
+			v1.HostActive, false, v1.ReasonInstructionsInvalid, "no ID", true},
 		"an agent that refuses": {func(in *input) {
 			reports(protocol.HostProgress{})(in)
 			in.version, in.call.Err = "2", errors.New("the agent answers 409")

@@ -51,7 +51,7 @@ import (
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts/plan,verbs=update
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts/instructions,verbs=update
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;update;patch;delete,roleName=drover-provisioner-workspace
 // +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=clusterinstallations,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdsnapshots,verbs=get;list;watch;create;delete
@@ -126,7 +126,7 @@ func (s shared) served(install string, version schema.GroupVersion, kinds ...str
 	return nil
 }
 
-// installations lists the controllers for k3s and RKE2 clusters and for their etcd.
+// installations lists the controllers for k3s and RKE2 clusters, which includes their etcd.
 func (s shared) installations() []wiring.Controller {
 	clusters := &installation.Reconciler{
 		Client: s.client, Live: s.live, Recorder: s.recorder("drover-installation"), Now: time.Now,
@@ -143,29 +143,14 @@ func (s shared) installations() []wiring.Controller {
 				wiring.OnOtherChange(&provisionv1.EtcdRestore{}, affected),
 			},
 		},
-		s.etcd("etcd-installation", etcd.Installations{Progress: clusters.EtcdProgress},
-			&provisionv1.ClusterInstallation{}, &v1.Host{}),
 	}
-}
-
-// etcd returns the controller for the etcd of one kind of cluster. Changes to the given objects trigger the controller,
-// too.
-func (s shared) etcd(name string, backend etcd.Backend, objects ...client.Object) wiring.Controller {
-	r := &etcd.Reconciler{Client: s.client, Live: s.live, Recorder: s.recorder("drover-etcd"), Backend: backend}
-	affected := r.Handler()
-	c := wiring.Controller{Name: name, Reconciler: r, Workers: 2}
-	for _, o := range append([]client.Object{&provisionv1.EtcdSnapshot{}, &provisionv1.EtcdRestore{}}, objects...) {
-		c.Triggers = append(c.Triggers, wiring.OnOtherChange(o, affected))
-	}
-	return c
 }
 
 // clusterAPI lists the controllers for the kinds that Cluster API uses to create clusters, and for the etcd of these
 // clusters.
 func (s shared) clusterAPI() []wiring.Controller {
 	return []wiring.Controller{
-		s.etcd("etcd", etcd.Kubeadm{Client: s.client, Live: s.live, Recorder: s.recorder("drover-etcd"), Now: time.Now},
-			&infrav1.DroverMachine{}, &infrav1.DroverCluster{}, &v1.Host{}),
+		s.etcd(),
 		{
 			Name: "drovercluster", Workers: 4, Reconciler: &infrastructure.Reconciler{
 				Client: s.client, Live: s.live, Recorder: s.recorder("drover-infrastructure"), Settings: s.hub.Settings,
@@ -188,6 +173,19 @@ func (s shared) clusterAPI() []wiring.Controller {
 			},
 		},
 	}
+}
+
+// etcd returns the controller for the etcd of DroverClusters.
+func (s shared) etcd() wiring.Controller {
+	r := &etcd.Reconciler{Client: s.client, Live: s.live, Recorder: s.recorder("drover-etcd"), Now: time.Now}
+	c, affected := wiring.Controller{Name: "etcd", Reconciler: r, Workers: 2}, r.Handler()
+	for _, o := range []client.Object{
+		&provisionv1.EtcdSnapshot{}, &provisionv1.EtcdRestore{},
+		&infrav1.DroverMachine{}, &infrav1.DroverCluster{}, &v1.Host{},
+	} {
+		c.Triggers = append(c.Triggers, wiring.OnOtherChange(o, affected))
+	}
+	return c
 }
 
 func (s shared) everyDroverCluster(ctx context.Context, _ client.Object) (requests []reconcile.Request) {

@@ -81,7 +81,7 @@ func rules() []rule {
 			why: "rancher is pure: equal objects always result in equal files, and a table test needs no server",
 		},
 		{
-			from: "cmd/kubectl-drover/cli", ours: []string{"./api", "./internal/registration"},
+			from: "cmd/kubectl-drover/cli", ours: []string{"./api", "./internal/registration", "./internal/untrusted"},
 			why: "all commands of the plugin share cli, so it must not depend on one of them",
 		},
 		{
@@ -211,6 +211,13 @@ func rules() []rule {
 		{
 			from: "internal/provision/progress", ours: []string{"./api"}, never: effects(),
 			why: "progress is the result of planners: it looks nothing up",
+		},
+		{
+			from: "internal/provision/etcd",
+			ours: []string{
+				"./api", "./internal/owned", "./internal/protocol", "./internal/provision/progress", "./internal/status",
+			},
+			why: "etcd writes the progress that a planner returns, and does not depend on the planner",
 		},
 		{
 			from: "internal/provision/hosts", ours: []string{"./api", "./internal/owned", "./internal/protocol"},

@@ -77,9 +77,9 @@ func indexSubjects(
 			return nil, fmt.Errorf("index by %s: unexpected %T", bySubject, object)
 		}
 		return []string{subjectKey(b.GetNamespace(), b.Principal())}, nil
-	}, byGroup: func(object any) ([]string, error) {
-		if b, ok := object.(v1.Binding); ok && b.Principal().Kind == v1.SubjectGroup {
-			return []string{b.Principal().Name}, nil
+	}, byAnySubject: func(object any) ([]string, error) {
+		if b, ok := object.(v1.Binding); ok {
+			return []string{subjectKey("", b.Principal())}, nil
 		}
 		return nil, nil
 	}})
@@ -110,27 +110,25 @@ func (g *Grants) Bound(
 }
 
 // Workspaces returns the workspaces in which at least one of the principals has a binding, together with those
-// principals. Expired bindings count. Workspaces examines every binding on the hub.
+// principals. Expired bindings count.
 func (g *Grants) Workspaces(principals Principals) (map[string]Principals, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced
 	}
-	asked := map[v1.Subject]bool{}
-	for _, subject := range principals.subjects() {
-		asked[subject] = true
-	}
 	found := map[string]Principals{}
-	for _, object := range append(g.clusters.GetIndexer().List(), g.projects.GetIndexer().List()...) {
-		b, ok := object.(v1.Binding)
-		if !ok || !asked[b.Principal()] {
-			continue
+	for _, subject := range principals.subjects() {
+		workspaces, err := g.naming(subject)
+		if err != nil {
+			return nil, err
 		}
-		in := found[b.GetNamespace()]
-		in.User = principals.User
-		if subject := b.Principal(); subject.Kind == v1.SubjectGroup && !slices.Contains(in.Groups, subject.Name) {
-			in.Groups = append(in.Groups, subject.Name)
+		for _, workspace := range workspaces {
+			in := found[workspace]
+			in.User = principals.User
+			if subject.Kind == v1.SubjectGroup && !slices.Contains(in.Groups, subject.Name) {
+				in.Groups = append(in.Groups, subject.Name)
+			}
+			found[workspace] = in
 		}
-		found[b.GetNamespace()] = in
 	}
 	return found, nil
 }
@@ -189,7 +187,7 @@ func (g *Grants) Named(groups []string) ([]string, error) {
 	}
 	named := map[string][]string{} // by workspace
 	for _, group := range slices.Compact(slices.Sorted(slices.Values(groups))) {
-		workspaces, err := g.naming(group)
+		workspaces, err := g.naming(v1.Subject{Kind: v1.SubjectGroup, Name: group})
 		if err != nil {
 			return nil, err
 		}
@@ -200,13 +198,13 @@ func (g *Grants) Named(groups []string) ([]string, error) {
 	return inTurn(named), nil
 }
 
-// naming returns the workspaces in which a binding names a group, without duplicates.
-func (g *Grants) naming(group string) ([]string, error) {
+// naming returns the workspaces in which a binding names a subject. The result contains no duplicates.
+func (g *Grants) naming(subject v1.Subject) ([]string, error) {
 	var workspaces []string
 	for _, index := range []toolscache.SharedIndexInformer{g.clusters, g.projects} {
-		keys, err := index.GetIndexer().IndexKeys(byGroup, group)
+		keys, err := index.GetIndexer().IndexKeys(byAnySubject, subjectKey("", subject))
 		if err != nil {
-			return nil, fmt.Errorf("look up bindings by %s: %w", byGroup, err)
+			return nil, fmt.Errorf("look up bindings by %s: %w", byAnySubject, err)
 		}
 		for _, key := range keys {
 			workspace, _, _ := strings.Cut(key, "/")
@@ -246,7 +244,8 @@ func Disabled(ctx context.Context, reader client.Reader, principal string) (bool
 	return slices.ContainsFunc(users.Items, func(u v1.User) bool { return u.Spec.Disabled }), nil
 }
 
-// subjectKey returns the key in the index bySubject for a subject's bindings in a workspace.
+// subjectKey returns the key in the index bySubject for a subject's bindings in a workspace. If the workspace is empty,
+// it returns the key in the index byAnySubject.
 func subjectKey(workspace string, s v1.Subject) string {
 	return workspace + "/" + string(s.Kind) + "/" + s.Name
 }

@@ -140,6 +140,31 @@ func TestWorkspacesHaveABindingOfAPrincipal(t *testing.T) {
 	}
 }
 
+// Each stream of changes and each list of Clusters looks up the workspaces of its user.
+func BenchmarkWorkspaces(b *testing.B) {
+	clusters, projects := &informer{newInformer(), true}, &informer{newInformer(), true}
+	g, err := index.NewGrants(b.Context(), informers{clusters: clusters, projects: projects}, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := range 10_000 {
+		workspace, name := fmt.Sprint("team-", i%100), fmt.Sprint("b", i)
+		subject := v1.Subject{Kind: v1.SubjectUser, Name: fmt.Sprint("local:user", i)}
+		err := clusters.GetIndexer().Add(&v1.ClusterRoleTemplateBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: name},
+			Spec:       v1.ClusterRoleTemplateBindingSpec{Subject: subject}})
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	who := index.Principals{User: "local:user7", Groups: []string{"idp:a", "idp:b", "idp:c"}}
+	for b.Loop() {
+		if got, err := g.Workspaces(who); len(got) != 1 || err != nil {
+			b.Fatalf("got %v, %v, want the workspace of one binding", got, err)
+		}
+	}
+}
+
 // grants returns Grants for a cache with these objects.
 func grants(t *testing.T, objects ...client.Object) *index.Grants {
 	t.Helper()

@@ -24,8 +24,9 @@ const (
 	bySubject   = "index.subject"   // workspace/kind/name; used by Grants
 	byProject   = "index.project"   // projectName
 	byNamespace = "index.namespace" // each of spec.namespaces
-	byGroup     = "index.group"     // name of a subject that is a group; used by Grants
-	byPrincipal = "index.principal" // spec.principal of a User
+	// byAnySubject is like bySubject for all workspaces.
+	byAnySubject = "index.anysubject" // /kind/name; used by Grants
+	byPrincipal  = "index.principal"  // spec.principal of a User
 )
 
 // selecting is the value of all objects with a selector in the index byCluster. It cannot be the name of a Cluster.

@@ -130,9 +130,9 @@ const (
 // the manager, and stored by the agent in the host's journal. For their progress, see package
 // internal/provision/progress.
 //
-// For historical reasons, some names refer to the instructions as a plan: the path, the Secret "<host>-host-plan" with
-// its key, type and annotations, the hosts/plan subresource, status.plan of a Host and its reason PlanInvalid, and the
-// agent's file plan.json. These names cannot be changed, because scripts, roles and other versions rely on them.
+// For historical reasons, some names call the instructions a plan. These names cannot be changed, because replicas and
+// agents of other versions rely on them. They are the path, the Secret "<host>-host-plan" with its key, label, type and
+// annotations, status.plan of a Host, and the agent's file plan.json. Everywhere else, the word is instructions.
 type HostInstructions struct {
 	// Owner identifies the object that the instructions belong to, such as "Cluster/prod". It is empty if Drover does not
 	// know the object. A host accepts instructions with a different owner only after it has been cleaned.

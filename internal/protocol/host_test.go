@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	v1 "github.com/drover-dev/drover/api/v1"
 )
 
 func TestParseHostInstructions(t *testing.T) {
@@ -88,8 +90,10 @@ func TestHostReportIsTrimmedToItsLimits(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 5000)
 	p := HostProgress{
-		Version: long, Owner: &long, Phase: HostPhase(long), Done: -1, Instruction: long, Message: long,
-		Output: long, Failing: make([]string, 100),
+		HostProgress: v1.HostProgress{
+			Version: long, Done: -1, Instruction: long, Output: long, Failing: make([]string, 100),
+		},
+		Owner: &long, Phase: HostPhase(long), Message: long,
 	}
 	p.Failing[0] = long
 	p.Bound()
@@ -107,8 +111,8 @@ func TestHostReportHasNoControlCharacters(t *testing.T) {
 			Roles: []string{bad}, Labels: []string{bad}, Taints: []string{bad},
 		},
 		Progress: HostProgress{
-			Owner: new(bad), Phase: HostFailed, Instruction: bad, Message: bad,
-			Output: bad + "\n\tx", Failing: []string{bad},
+			HostProgress: v1.HostProgress{Instruction: bad, Output: bad + "\n\tx", Failing: []string{bad}},
+			Owner:        new(bad), Phase: HostFailed, Message: bad,
 		},
 	}}
 	r.Bound()
@@ -119,8 +123,8 @@ func TestHostReportHasNoControlCharacters(t *testing.T) {
 			Roles: []string{good}, Labels: []string{good}, Taints: []string{good},
 		},
 		Progress: HostProgress{
-			Owner: new(good), Phase: HostFailed, Instruction: good, Message: good,
-			Output: good + "\n\tx", Failing: []string{good},
+			HostProgress: v1.HostProgress{Instruction: good, Output: good + "\n\tx", Failing: []string{good}},
+			Owner:        new(good), Phase: HostFailed, Message: good,
 		},
 	}
 	if !reflect.DeepEqual(r.Host, want) {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	v1 "github.com/drover-dev/drover/api/v1"
 )
 
 // HostPhase is the progress of instructions on their host.
@@ -36,27 +38,18 @@ const (
 
 // HostProgress describes a host's progress with its instructions.
 type HostProgress struct {
-	// Version is the version that the hub assigned to the instructions. It is empty if there are no instructions.
-	Version string `json:"version,omitempty"`
+	// HostProgress is the part that the hub shows in the status of the Host. Its version is empty if there are no
+	// instructions.
+	v1.HostProgress
 	// Owner is the owner of the instructions. It is nil if there are no instructions, or if the agent does not report
 	// the owner.
 	Owner *string `json:"owner,omitempty"`
 	// Checkpoint is the latest checkpoint that the hub has sent.
 	Checkpoint string    `json:"checkpoint,omitempty"`
 	Phase      HostPhase `json:"phase,omitempty"`
-	// Done is the number of completed one-time instructions. Total is the number of all one-time instructions.
-	Done  int32 `json:"done"`
-	Total int32 `json:"total"`
-	// Instruction is the ID of the instruction that is running or has failed.
-	Instruction string `json:"instruction,omitempty"`
 	// Message explains why the instructions failed, or names the periodic instruction that is failing. It is at most
 	// 512 bytes long.
 	Message string `json:"message,omitempty"`
-	// Output is the end of the failed instruction's output. The instructions' secrets are removed. Output is at most 2
-	// KiB long.
-	Output string `json:"output,omitempty"`
-	// Failing lists the names of failing probes. There are at most 8.
-	Failing []string `json:"failing,omitempty"`
 }
 
 // Bound trims a progress report to its limits.

@@ -126,7 +126,7 @@ const maxMark = 256
 // because users can set the label to arbitrary values.
 func CachedKinds() []string {
 	return []string{v1.SecretKindRegistration, v1.SecretKindAgent, v1.SecretKindHostJoin, v1.SecretKindHostAgent,
-		v1.SecretKindHostPlan}
+		v1.SecretKindHostInstructions}
 }
 
 func cachedMetadata() untrusted.Metadata {

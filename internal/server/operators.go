@@ -35,32 +35,40 @@ func (s *Server) addOperators(ctx context.Context, mgr ctrl.Manager, cfg config.
 	secured := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.Trust.GetCertificate,
 		NextProtos: []string{"http/1.1"}}
 	return errors.Join(
-		s.addOperator(ctx, mgr, "health", cfg.Health.Listen, probes, nil),
-		s.addOperator(ctx, mgr, "metrics", cfg.Metrics.Listen, s.Audit.Wrap(scrapes), secured),
+		s.addOperator(ctx, mgr, operatorPort{name: "health", address: cfg.Health.Listen, handler: probes}),
+		s.addOperator(ctx, mgr, operatorPort{"metrics", cfg.Metrics.Listen, s.Audit.Wrap(scrapes), secured}),
 	)
 }
 
-// addOperator adds a port for operators to the manager. The port uses TLS if secured is not nil.
-func (s *Server) addOperator(ctx context.Context, mgr ctrl.Manager, name, address string, handler http.Handler,
-	secured *tls.Config) error {
-	if address == config.ListenNowhere {
+// operatorPort is a port for operators. It uses TLS if secured is not nil.
+type operatorPort struct {
+	name, address string
+	handler       http.Handler
+	secured       *tls.Config
+}
+
+// addOperator adds a port for operators to the manager.
+func (s *Server) addOperator(ctx context.Context, mgr ctrl.Manager, port operatorPort) error {
+	if port.address == config.ListenNowhere {
 		return nil
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", port.address)
 	if err != nil {
-		return fmt.Errorf("listen on %s for %s: %w", address, name, err)
+		return fmt.Errorf("listen on %s for %s: %w", port.address, port.name, err)
 	}
 	listener = newConnections(operatorConnectionsShare,
 		s.telemetry.turnedAway.Inc).listener(netutil.LimitListener(listener, operatorConnections))
-	if secured != nil {
-		listener = tls.NewListener(listener, secured)
+	if port.secured != nil {
+		listener = tls.NewListener(listener, port.secured)
 	}
-	s.Log.Info("serving operators", "port", name, "address", listener.Addr().String())
-	return mgr.Add(&manager.Server{Name: name, Listener: listener, ShutdownTimeout: new(lastWords), Server: &http.Server{
-		Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: exchangeTimeout, WriteTimeout: exchangeTimeout,
-		IdleTimeout:    idleTimeout,
-		MaxHeaderBytes: maxHeaderBytes, ErrorLog: quietLog(s.Log),
-	}})
+	s.Log.Info("serving operators", "port", port.name, "address", listener.Addr().String())
+	server := &http.Server{
+		Handler: port.handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: exchangeTimeout,
+		WriteTimeout: exchangeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ErrorLog: quietLog(s.Log),
+	}
+	return mgr.Add(&manager.Server{
+		Name: port.name, Listener: listener, ShutdownTimeout: new(lastWords), Server: server,
+	})
 }
 
 func (s *Server) probes(ctx context.Context, mux *http.ServeMux) {

@@ -563,6 +563,44 @@ func TestRefusedStreamMayBeSentAgain(t *testing.T) {
 	}
 }
 
+// addressed calls a function when its address is read. net/http2 reads the address before it knows the connection.
+type addressed struct {
+	net.Conn
+	read func()
+}
+
+func (a *addressed) RemoteAddr() net.Addr {
+	a.read()
+	return a.Conn.RemoteAddr()
+}
+
+func TestAnAgentThatStopsWhileItsTunnelStartsSendsGOAWAY(t *testing.T) {
+	hubEnd, agentEnd := net.Pipe()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var conn *Conn
+	draining := func() bool {
+		conn.link.mu.Lock()
+		defer conn.link.mu.Unlock()
+		return conn.link.cause != nil
+	}
+	conn = NewConn(&addressed{agentEnd, func() {
+		stop()
+		for !draining() {
+			runtime.Gosched()
+		}
+	}}, quiet(Config{DrainTimeout: time.Hour}))
+	defer func() { _ = conn.Close() }()
+	served := make(chan error, 1)
+	go func() { served <- conn.Serve(ctx, http.NotFoundHandler()) }()
+	if session, err := NewSession(t.Context(), hubEnd, quiet(Config{})); err == nil {
+		defer func() { _ = session.Close() }()
+	} // the tunnel may end before the ping is answered
+	if err := await(t, "the agent to send GOAWAY and to end the tunnel", served); !errors.Is(err, ErrClosed) {
+		t.Errorf("Serve returned %v, want %v", err, ErrClosed)
+	}
+}
+
 func TestGarbage(t *testing.T) {
 	headers := "000000010500000001" // HEADERS of stream 1, which the hub has not opened
 	for _, test := range []struct {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -54,10 +55,11 @@ func (c *Conn) Serve(ctx context.Context, h http.Handler) error {
 	if err := http2.ConfigureServer(base, server); err != nil {
 		return errors.Join(fmt.Errorf("serve tunnel: %w", err), c.Close())
 	}
-	stopWatching := context.AfterFunc(ctx, func() { c.drain(base) })
+	serving := &servingConn{link: c.link, begun: make(chan struct{})}
+	stopWatching := context.AfterFunc(ctx, func() { c.drain(base, serving.begun) })
 	defer stopWatching()
 
-	server.ServeConn(c.link, &http2.ServeConnOpts{
+	server.ServeConn(serving, &http2.ServeConnOpts{
 		Context:    context.WithoutCancel(ctx), // requests continue while the tunnel is drained, although ctx has ended
 		BaseConfig: base,
 		Handler:    &handler{next: h, maxHeaderBytes: c.cfg.MaxHeaderBytes},
@@ -112,9 +114,27 @@ func (c *peekConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// servingConn reports when net/http2 writes its first frame. Shutdown says nothing to a connection before that, because
+// net/http2 does not know the connection yet.
+type servingConn struct {
+	*link
+	once  sync.Once
+	begun chan struct{}
+}
+
+// Write implements net.Conn.
+func (s *servingConn) Write(p []byte) (int, error) {
+	s.once.Do(func() { close(s.begun) })
+	return s.link.Write(p)
+}
+
 // drain asks the hub to send no more requests, and ends the tunnel when DrainTimeout has passed.
-func (c *Conn) drain(base *http.Server) {
+func (c *Conn) drain(base *http.Server, begun <-chan struct{}) {
 	c.link.setCause(ErrClosed)
+	select {
+	case <-begun:
+	case <-c.link.ended:
+	}
 	_ = base.Shutdown(context.Background()) // sends GOAWAY; there is no listener to wait for
 	select {
 	case <-c.link.ended:

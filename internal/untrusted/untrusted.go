@@ -25,6 +25,9 @@ type Bounds struct {
 	Nodes int
 	// Depth is the maximum nesting depth of objects and lists.
 	Depth int
+	// Items is the maximum number of items in a list of Kubernetes objects, or 0 if only Nodes limits them. A short text
+	// such as {} can become a large Go struct. Elements of all lists and objects directly in the text's value count.
+	Items int
 }
 
 // Small returns limits for a credential, a claim, a note, or a response with few fields.
@@ -95,7 +98,7 @@ func Check(raw []byte, bounds Bounds) error {
 	if len(raw) > bounds.Bytes {
 		return fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, bounds.Bytes)
 	}
-	nodes, depth := 1, 0
+	nodes, depth, items := 1, 0, 1
 	for i := 0; i < len(raw); i++ {
 		switch raw[i] {
 		case '"':
@@ -105,11 +108,19 @@ func Check(raw []byte, bounds Bounds) error {
 			depth++
 		case '}', ']':
 			depth--
-		case ',', ':':
+		case ',':
+			nodes++
+			if depth == 2 { // in {"items": [
+				items++
+			}
+		case ':':
 			nodes++
 		}
 		if nodes > bounds.Nodes {
 			return fmt.Errorf("%w: it has more than %d values", ErrTooLarge, bounds.Nodes)
+		}
+		if bounds.Items > 0 && items > bounds.Items {
+			return fmt.Errorf("%w: it has more than %d items", ErrTooLarge, bounds.Items)
 		}
 		if depth > bounds.Depth {
 			return fmt.Errorf("%w: it is nested more than %d deep", ErrTooLarge, bounds.Depth)

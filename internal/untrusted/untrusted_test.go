@@ -57,6 +57,18 @@ func TestJSONIsDecodedOnlyWithinItsLimits(t *testing.T) {
 	}
 }
 
+func TestItemsOfAListAreLimited(t *testing.T) {
+	bounds := untrusted.Bounds{Bytes: 100, Nodes: 100, Depth: 4, Items: 3}
+	for text, ok := range map[string]bool{
+		`{"items":[{},{},{}]}`: true, `{"items":[{},{},{},{}]}`: false, `{"items":[null,null,null,null]}`: false,
+		`{"items":[{"a":[1,2,3,4]}]}`: true, `{"a":1,"b":2,"c":3,"d":4}`: true,
+	} {
+		if err := untrusted.Check([]byte(text), bounds); (err == nil) != ok {
+			t.Errorf("%s: got %v, want it accepted: %t", text, err, ok)
+		}
+	}
+}
+
 func TestYAMLIsReadLiterally(t *testing.T) {
 	bounds := untrusted.Bounds{Bytes: 1000, Nodes: 30, Depth: 4}
 	for name, tt := range map[string]struct {

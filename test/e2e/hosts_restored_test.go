@@ -15,8 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// TestLong_ARestoredHubCleansNoHost restores the hub's etcd from a snapshot that was made before a host received its
-// plan.
+// TestLong_ARestoredHubCleansNoHost: the hub's etcd goes back to a snapshot from before a host got its instructions.
 func TestLong_ARestoredHubCleansNoHost(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -45,7 +44,7 @@ func TestLong_ARestoredHubCleansNoHost(t *testing.T) {
 		return protocol.HostInstruction{ID: id, Command: []string{"/bin/sh", "-c", `echo "$DROVER_INSTRUCTION" >>"$0"`, m.path("ran")}}
 	}
 	plan := protocol.HostInstructions{Instructions: []protocol.HostInstruction{appends("install")}, Clean: []protocol.HostInstruction{appends("uninstall")}}
-	s.plan(t, host, plan)
+	s.instruct(t, host, plan)
 	m.await(host, "active", inState(v1.HostActive))
 
 	waits := func(remove, change int) func(*v1.Host) bool {
@@ -59,8 +58,8 @@ func TestLong_ARestoredHubCleansNoHost(t *testing.T) {
 		t.Errorf("the list ends with %d:\n%s", code, out)
 	}
 	ran("install")
-	s.plan(t, host, plan)
-	m.await(host, "held with the plan that was made again", waits(0, 1))
+	s.instruct(t, host, plan)
+	m.await(host, "held with the instructions that were made again", waits(0, 1))
 	ran("install")
 	if out, code := s.restored(t, "host/m1", "-w", host.Namespace, "--yes"); code != 0 || !strings.Contains(out, "Confirmed: 1.") {
 		t.Fatalf("it ends with %d:\n%s", code, out)

@@ -122,28 +122,28 @@ func because(reason string) func(*v1.Host) bool {
 	}
 }
 
-// plan writes the plan of a Host.
-func (s *system) plan(t *testing.T, host types.NamespacedName, plan protocol.HostInstructions) {
+// instruct writes the instructions of a Host.
+func (s *system) instruct(t *testing.T, host types.NamespacedName, given protocol.HostInstructions) {
 	t.Helper()
-	raw, err := json.Marshal(plan)
+	raw, err := json.Marshal(given)
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret := planSecret(host, raw)
+	secret := instructionsSecret(host, raw)
 	if err := s.hub.Client.Create(t.Context(), secret); apierrors.IsAlreadyExists(err) {
-		testkit.Update(t, s.hub.Client, planSecret(host, nil), func(s *corev1.Secret) { s.Data[v1.HostPlanKey] = raw })
+		testkit.Update(t, s.hub.Client, instructionsSecret(host, nil), func(s *corev1.Secret) { s.Data[v1.HostInstructionsKey] = raw })
 	} else if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func planSecret(host types.NamespacedName, raw []byte) *corev1.Secret {
+func instructionsSecret(host types.NamespacedName, raw []byte) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: host.Namespace, Name: host.Name + v1.HostPlanSecretSuffix,
-			Labels: map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostPlan},
+			Namespace: host.Namespace, Name: host.Name + v1.HostInstructionsSecretSuffix,
+			Labels: map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostInstructions},
 		},
-		Type: v1.SecretTypeHostPlan, Data: map[string][]byte{v1.HostPlanKey: raw},
+		Type: v1.SecretTypeHostInstructions, Data: map[string][]byte{v1.HostInstructionsKey: raw},
 	}
 }
 
@@ -195,18 +195,18 @@ func TestPlansReachHostsAtAllReplicas(t *testing.T) {
 		return protocol.HostInstruction{ID: id, Command: []string{"/bin/sh", "-c", `echo "$DROVER_INSTRUCTION" >>"$0"`, m.path("ran")}}
 	}
 	for i, m := range all {
-		s.plan(t, names[i], protocol.HostInstructions{Instructions: []protocol.HostInstruction{appends(m, "first")}})
+		s.instruct(t, names[i], protocol.HostInstructions{Instructions: []protocol.HostInstruction{appends(m, "first")}})
 	}
 	for i, m := range all {
 		m.await(names[i], "active", inState(v1.HostActive))
 	}
 	kill(t, s.hub.Replicas[0].Process) // the leader or another: then the other one has all
 	for i, m := range all {
-		s.plan(t, names[i], protocol.HostInstructions{Instructions: []protocol.HostInstruction{appends(m, "first"), appends(m, "second")}})
+		s.instruct(t, names[i], protocol.HostInstructions{Instructions: []protocol.HostInstruction{appends(m, "first"), appends(m, "second")}})
 	}
 	for i, m := range all {
 		m.await(names[i], "done with the second instruction", func(h *v1.Host) bool {
-			return h.Status.State == v1.HostActive && h.Status.Plan != nil && h.Status.Plan.Done == 2
+			return h.Status.State == v1.HostActive && h.Status.Progress != nil && h.Status.Progress.Done == 2
 		})
 		if got := ran(t, m.path("ran")); got != "first second" {
 			t.Errorf("%s ran %q, want each instruction once", names[i].Name, got)
@@ -269,9 +269,9 @@ func TestAMachineJoinsCarriesOutItsPlanAndIsGivenBack(t *testing.T) {
 		Probes: []protocol.HostProbe{{Name: "thing", URL: "http://" + address, PeriodSeconds: 1}},
 		Clean:  []protocol.HostInstruction{appends("uninstall")},
 	}
-	s.plan(t, host, plan)
+	s.instruct(t, host, plan)
 	m.await(host, "at the slow instruction", func(h *v1.Host) bool {
-		return h.Status.State == v1.HostInstalling && h.Status.Plan != nil && h.Status.Plan.Instruction == "slow" && ran(t, work) == "first slow"
+		return h.Status.State == v1.HostInstalling && h.Status.Progress != nil && h.Status.Progress.Instruction == "slow" && ran(t, work) == "first slow"
 	})
 	t.Run("agent and hub are killed in the middle, and the instruction goes on", func(t *testing.T) {
 		kill(t, m.process)
@@ -295,20 +295,20 @@ func TestAMachineJoinsCarriesOutItsPlanAndIsGivenBack(t *testing.T) {
 
 	t.Run("an instruction that fails shows its last lines without secrets", func(t *testing.T) {
 		plan.Instructions = append(plan.Instructions, protocol.HostInstruction{ID: "bad", Command: []string{"/bin/sh", "-c", `echo "no room for $KEY"; exit 7`}, Env: map[string]string{"KEY": "hush-hush"}})
-		s.plan(t, host, plan)
+		s.instruct(t, host, plan)
 		failed := m.await(host, "failed", because(v1.ReasonInstructionFailed))
 		raw, _ := json.Marshal(failed.Status)
-		if failed.Status.Plan.Output != "no room for <secret>" || strings.Contains(string(raw), "hush") || !meta.IsStatusConditionTrue(failed.Status.Conditions, v1.ConditionStalled) {
+		if failed.Status.Progress.Output != "no room for <secret>" || strings.Contains(string(raw), "hush") || !meta.IsStatusConditionTrue(failed.Status.Conditions, v1.ConditionStalled) {
 			t.Errorf("the status is %s", raw)
 		}
 	})
-	t.Run("a Secret that holds no plan is refused by name", func(t *testing.T) {
-		testkit.Update(t, s.hub.Client, planSecret(host, nil), func(s *corev1.Secret) {
-			s.Data[v1.HostPlanKey] = []byte(`{"instructions":[{"id":"x","command":["hush-hush"],"shell":1}]}`)
+	t.Run("a Secret that holds no instructions is refused by name", func(t *testing.T) {
+		testkit.Update(t, s.hub.Client, instructionsSecret(host, nil), func(s *corev1.Secret) {
+			s.Data[v1.HostInstructionsKey] = []byte(`{"instructions":[{"id":"x","command":["hush-hush"],"shell":1}]}`)
 		})
-		invalid := m.await(host, "invalid", because(v1.ReasonPlanInvalid))
+		invalid := m.await(host, "invalid", because(v1.ReasonInstructionsInvalid))
 		if raw, _ := json.Marshal(invalid.Status); strings.Contains(string(raw), "hush") {
-			t.Errorf("the status quotes the plan: %s", raw)
+			t.Errorf("the status quotes the instructions: %s", raw)
 		}
 	})
 

@@ -214,10 +214,10 @@ func (k *k3s) comeBack(t *testing.T) {
 	k.change(t, func(s *provisionv1.ClusterInstallationSpec) { s.Pools[0].Replicas = new(int32(4)) })
 	k.await(t, "6/6")
 	secret := &corev1.Secret{}
-	if err := k.hub.Client.Get(t.Context(), types.NamespacedName{Namespace: teamSpace, Name: name + v1.HostPlanSecretSuffix}, secret); err != nil {
+	if err := k.hub.Client.Get(t.Context(), types.NamespacedName{Namespace: teamSpace, Name: name + v1.HostInstructionsSecretSuffix}, secret); err != nil {
 		t.Fatal(err)
 	}
-	plan, err := protocol.ParseHostInstructions(secret.Data[v1.HostPlanKey])
+	plan, err := protocol.ParseHostInstructions(secret.Data[v1.HostInstructionsKey])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -219,8 +219,8 @@ func (k *k3s) update(t *testing.T) {
 	if err := k.hub.Client.Get(t.Context(), types.NamespacedName{Namespace: teamSpace, Name: airGapped}, host); err != nil {
 		t.Fatal(err)
 	}
-	if want := "this machine has k3s " + k3sVersions[0]; !strings.Contains(host.Status.Plan.Output, want) {
-		t.Errorf("the Host says %+v, want %q", host.Status.Plan, want)
+	if want := "this machine has k3s " + k3sVersions[0]; !strings.Contains(host.Status.Progress.Output, want) {
+		t.Errorf("the Host says %+v, want %q", host.Status.Progress, want)
 	}
 	for name := range k.machines {
 		if name != airGapped {

@@ -4,6 +4,7 @@
 package framework
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 )
 
 // rendered has the manifests of folders by path. All planes of a test binary share them.
@@ -70,20 +72,42 @@ func (p *Plane) applyFolders(ctx context.Context, folders ...string) error {
 // apply applies manifests as "kubectl apply --server-side" does. kubectl would make the API server build its OpenAPI
 // documents first, which takes more CPU time than all the objects of a hub.
 func (p *Plane) apply(ctx context.Context, manifests []byte, options ...client.ApplyOption) error {
+	objects, err := objectsIn(manifests)
+	if err != nil {
+		return err
+	}
 	options = append(options, client.FieldOwner("kubectl"))
-	for documents := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), 4096); ; {
-		object := &unstructured.Unstructured{}
-		if err := documents.Decode(object); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("read manifests: %w", err)
-		}
-		if len(object.Object) == 0 { // only comments
-			continue
-		}
+	for _, object := range objects {
 		if err := p.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), options...); err != nil {
 			return fmt.Errorf("apply %s %s: %w", object.GetKind(), client.ObjectKeyFromObject(object), err)
 		}
+	}
+	return nil
+}
+
+// objectsIn returns the objects in manifests. Like kubectl, it refuses duplicate keys.
+func objectsIn(manifests []byte) ([]*unstructured.Unstructured, error) {
+	var all []*unstructured.Unstructured
+	for documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifests))); ; {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		var text []byte
+		if err == nil {
+			text, err = yaml.YAMLToJSONStrict(document)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read manifests: %w", err)
+		}
+		if string(text) == "null" { // only comments
+			continue
+		}
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON(text); err != nil {
+			return nil, fmt.Errorf("read manifests: %w", err)
+		}
+		all = append(all, object)
 	}
 }
 

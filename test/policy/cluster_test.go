@@ -67,7 +67,7 @@ func testClusterRestored(t *testing.T, h *fixture) {
 // restored hub would do.
 func testHostRestored(t *testing.T, h *fixture) {
 	write := may("hosts", "get", "create", "update", "patch")
-	h.allow(t, "host-writer", h.workspace, write, may("clusters/agent", "update"), may("hosts/plan", "update"))
+	h.allow(t, "host-writer", h.workspace, write, may("clusters/agent", "update"), may("hosts/instructions", "update"))
 	h.allow(t, "host-confirmer", h.workspace, write, may("hosts/agent", "update"))
 	held := object(t, fmt.Sprintf("{kind: Host, metadata: {namespace: %s, name: held}}", h.workspace))
 	h.Apply(t, held)

@@ -26,10 +26,10 @@ import (
 // rounds is how many times each side of the race acts. An unprotected provisioner lost the race in the first round.
 const rounds = 200
 
-// testDeputy runs a race. A user without hosts/plan repeatedly deletes a Host's plan and creates a Secret of the same
-// name with the user's own instruction. Meanwhile the provisioner, which has hosts/plan, reads the plan and writes it
-// back. The result must never be a plan with the user's instruction. The drover-secrets policy rejects the user's
-// Secret, but the provisioner must not depend on this, so the race takes place in a namespace without the policy.
+// testDeputy: a user without hosts/instructions loops deleting a Host's instructions and creating a Secret of its name
+// with an instruction of theirs, while the provisioner, which has hosts/instructions, reads the instructions and writes
+// them back. It must never write that instruction. The drover-secrets policy refuses the user's Secret; the provisioner
+// must not depend on that, so the race takes place in a namespace without it.
 func testDeputy(t *testing.T, h *fixture) {
 	const planted = "planted"
 	workspace := h.unguarded(t)
@@ -45,14 +45,14 @@ func testDeputy(t *testing.T, h *fixture) {
 		_, err := hub.Give(ctx, host, me, first)
 		return err
 	})
-	name := client.ObjectKey{Namespace: workspace, Name: "deputy" + v1.HostPlanSecretSuffix}
+	name := client.ObjectKey{Namespace: workspace, Name: "deputy" + v1.HostInstructionsSecretSuffix}
 	made := &corev1.Secret{}
 	if err := h.Client.Get(t.Context(), name, made); err != nil {
 		t.Fatal(err)
 	}
 	fake := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
 		Namespace: name.Namespace, Name: name.Name, Labels: made.Labels, Annotations: made.Annotations, OwnerReferences: made.OwnerReferences,
-	}, Data: map[string][]byte{v1.HostPlanKey: []byte(strings.Replace(string(made.Data[v1.HostPlanKey]), `"instructions":[`, `"instructions":[{"id":"`+planted+`","command":["true"]},`, 1))}}
+	}, Data: map[string][]byte{v1.HostInstructionsKey: []byte(strings.Replace(string(made.Data[v1.HostInstructionsKey]), `"instructions":[`, `"instructions":[{"id":"`+planted+`","command":["true"]},`, 1))}}
 	changes, err := h.Client.Watch(t.Context(), &corev1.SecretList{}, client.InNamespace(name.Namespace), client.MatchingFields{"metadata.name": name.Name})
 	if err != nil {
 		t.Fatal(err)
@@ -86,9 +86,9 @@ func testDeputy(t *testing.T, h *fixture) {
 		case <-ctx.Done():
 			ended = true
 		case event := <-changes.ResultChan():
-			if now, ok := event.Object.(*corev1.Secret); ok && now.Type == v1.SecretTypeHostPlan && strings.Contains(string(now.Data[v1.HostPlanKey]), planted) {
-				t.Fatalf("the provisioner made the plan %s, want none with the instruction of a user without hosts/plan",
-					now.Data[v1.HostPlanKey])
+			if now, ok := event.Object.(*corev1.Secret); ok && now.Type == v1.SecretTypeHostInstructions && strings.Contains(string(now.Data[v1.HostInstructionsKey]), planted) {
+				t.Fatalf("the provisioner wrote %s, want no instruction of a user without hosts/instructions",
+					now.Data[v1.HostInstructionsKey])
 			}
 		}
 	}

@@ -14,64 +14,66 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// hostPlan is the Secret with the plan of a Host.
-func hostPlan(t *testing.T, namespace, host string) *unstructured.Unstructured {
+// hostInstructions is the Secret with the instructions of a Host.
+func hostInstructions(t *testing.T, namespace, host string) *unstructured.Unstructured {
 	t.Helper()
 	return object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, type: cluster.drover.dev/host-plan, metadata: {namespace: %s, name: %s-host-plan, "+
 		"labels: {cluster.drover.dev/secret: host-plan, cluster.drover.dev/host: %s}}, stringData: {plan.json: '{}'}}", namespace, host, host))
 }
 
-// testHostPlan checks that the right to write Secrets, which editors of a workspace have, is not enough to create a
-// plan, because a plan runs as root on a machine.
-func testHostPlan(t *testing.T, h *fixture) {
-	refusalOf := func(host string) string { return "cannot update hosts/plan " + host }
+// testHostInstructions: instructions are root on a machine, so the right to write Secrets, which editors of a workspace
+// have, makes none.
+func testHostInstructions(t *testing.T, h *fixture) {
+	refusalOf := func(host string) string { return "cannot update hosts/instructions " + host }
 	refusal := refusalOf("m1")
 	h.allow(t, "hana", h.workspace, may("secrets", "create", "update", "patch"))
-	h.allow(t, "hugo", h.workspace, may("secrets", "create", "update", "patch"), may("hosts/plan", "update"))
+	h.allow(t, "hugo", h.workspace, may("secrets", "create", "update", "patch"), may("hosts/instructions", "update"))
 	writer, holder := h.as(t, "hana"), h.as(t, "hugo")
-	wantRefused(t, writer.Create(t.Context(), hostPlan(t, h.workspace, "m1"), client.DryRunAll), refusal)
-	wantTaken(t, holder.Create(t.Context(), hostPlan(t, h.workspace, "m1")))
+	wantRefused(t, writer.Create(t.Context(), hostInstructions(t, h.workspace, "m1"), client.DryRunAll), refusal)
+	wantTaken(t, holder.Create(t.Context(), hostInstructions(t, h.workspace, "m1")))
 	for name, patch := range map[string]string{
-		"another plan":  `{"stringData":{"plan.json":"{\"files\":[]}"}}`,
+		"other content": `{"stringData":{"plan.json":"{\"files\":[]}"}}`,
 		"another label": `{"metadata":{"labels":{"a":"b"}}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantRefused(t, writer.Patch(t.Context(), hostPlan(t, h.workspace, "m1"), merge("%s", patch), client.DryRunAll), refusal)
-			wantTaken(t, holder.Patch(t.Context(), hostPlan(t, h.workspace, "m1"), merge("%s", patch), client.DryRunAll))
+			wantRefused(t, writer.Patch(t.Context(), hostInstructions(t, h.workspace, "m1"), merge("%s", patch), client.DryRunAll), refusal)
+			wantTaken(t, holder.Patch(t.Context(), hostInstructions(t, h.workspace, "m1"), merge("%s", patch), client.DryRunAll))
 		})
 	}
 	t.Run("a name that is not that of its host", func(t *testing.T) {
-		other := hostPlan(t, h.workspace, "m2")
+		other := hostInstructions(t, h.workspace, "m2")
 		other.SetLabels(map[string]string{"cluster.drover.dev/secret": "host-plan", "cluster.drover.dev/host": "m1"})
 		wantRefused(t, holder.Create(t.Context(), other, client.DryRunAll), "such a Secret must have the name")
 	})
-	t.Run("a plan that the hub would not see", func(t *testing.T) {
+	t.Run("instructions that the hub would not see", func(t *testing.T) {
 		const unseen = "such a Secret must have the name"
-		other := hostPlan(t, h.workspace, "m2")
+		other := hostInstructions(t, h.workspace, "m2")
 		other.SetLabels(map[string]string{"cluster.drover.dev/host": "m2"})
 		wantRefused(t, holder.Create(t.Context(), other, client.DryRunAll), unseen)
 		for _, label := range []string{`null`, `"x"`} {
-			wantRefused(t, holder.Patch(t.Context(), hostPlan(t, h.workspace, "m1"), merge(`{"metadata":{"labels":{"cluster.drover.dev/secret":%s}}}`, label), client.DryRunAll), unseen)
+			wantRefused(t, holder.Patch(t.Context(), hostInstructions(t, h.workspace, "m1"), merge(`{"metadata":{"labels":{"cluster.drover.dev/secret":%s}}}`, label), client.DryRunAll), unseen)
 		}
 	})
 	t.Run("the right for one host is none for another", func(t *testing.T) {
-		rule := may("hosts/plan", "update")
+		rule := may("hosts/instructions", "update")
 		rule.ResourceNames = []string{"m3"}
 		h.allow(t, "hedy", h.workspace, may("secrets", "create"), rule)
-		wantTaken(t, h.as(t, "hedy").Create(t.Context(), hostPlan(t, h.workspace, "m3"), client.DryRunAll))
-		wantRefused(t, h.as(t, "hedy").Create(t.Context(), hostPlan(t, h.workspace, "m4"), client.DryRunAll), "cannot update hosts/plan m4")
+		wantTaken(t, h.as(t, "hedy").Create(t.Context(), hostInstructions(t, h.workspace, "m3"), client.DryRunAll))
+		wantRefused(t, h.as(t, "hedy").Create(t.Context(), hostInstructions(t, h.workspace, "m4"), client.DryRunAll), "cannot update hosts/instructions m4")
 	})
 	t.Run("the manager makes none", func(t *testing.T) {
-		wantRefused(t, h.manager(t).Create(t.Context(), hostPlan(t, h.workspace, "m5"), client.DryRunAll), "denied request")
+		made := hostInstructions(t, h.workspace, "m5")
+		wantRefused(t, h.manager(t).Create(t.Context(), made, client.DryRunAll), "denied request")
 	})
-	t.Run("a provisioner makes and deletes plans, and no other Secrets of the type", func(t *testing.T) {
+	t.Run("a provisioner makes and deletes instructions, and no other Secrets of the type", func(t *testing.T) {
 		user := "system:serviceaccount:" + h.other + ":clusters-drover-provisioner"
-		h.allow(t, user, h.workspace, may("secrets", "create", "update", "patch", "delete"), may("hosts/plan", "update"))
-		maker, plan := h.as(t, user), hostPlan(t, h.workspace, "m6")
-		wantTaken(t, maker.Create(t.Context(), plan))
-		wantRefused(t, maker.Patch(t.Context(), plan.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/secret":"agent"}}}`), client.DryRunAll), "denied request")
-		wantRefused(t, maker.Patch(t.Context(), plan.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/host":"m7"}}}`), client.DryRunAll), "denied request")
-		wantTaken(t, maker.Delete(t.Context(), plan))
+		h.allow(t, user, h.workspace, may("secrets", "create", "update", "patch", "delete"),
+			may("hosts/instructions", "update"))
+		maker, made := h.as(t, user), hostInstructions(t, h.workspace, "m6")
+		wantTaken(t, maker.Create(t.Context(), made))
+		wantRefused(t, maker.Patch(t.Context(), made.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/secret":"agent"}}}`), client.DryRunAll), "denied request")
+		wantRefused(t, maker.Patch(t.Context(), made.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/host":"m7"}}}`), client.DryRunAll), "denied request")
+		wantTaken(t, maker.Delete(t.Context(), made))
 		for _, kubeconfig := range []string{"{cluster.x-k8s.io/cluster-name: prod, cluster.drover.dev/secret: kubeconfig}", "{cluster.drover.dev/secret: kubeconfig}"} {
 			wantRefused(t, maker.Create(t.Context(), object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: x, labels: %s}}", h.workspace, kubeconfig)), client.DryRunAll), "denied request")
 		}
@@ -83,12 +85,12 @@ func testHostPlan(t *testing.T, h *fixture) {
 func testInstallationSecret(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	secrets := may("secrets", "get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
-	one := may("hosts/plan", "update")
+	one := may("hosts/instructions", "update")
 	one.ResourceNames = []string{"m1"}
 	h.allow(t, "iris", workspace, secrets)
-	h.allow(t, "ivan", workspace, secrets, may("hosts/plan", "update"))
+	h.allow(t, "ivan", workspace, secrets, may("hosts/instructions", "update"))
 	h.allow(t, "ines", workspace, secrets, one)
-	h.allow(t, "ines", h.other, may("hosts/plan", "update"))
+	h.allow(t, "ines", h.other, may("hosts/instructions", "update"))
 	made := func(name, labels string) *unstructured.Unstructured {
 		return object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, type: Opaque, metadata: {namespace: %s, name: %s, labels: {%s}}, stringData: {registries.yaml: ours}}", workspace, name, labels))
 	}
@@ -117,8 +119,8 @@ func testInstallationSecret(t *testing.T, h *fixture) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(tries)) {
 		t.Run(name, func(t *testing.T) {
-			wantRefused(t, tries[name](h.as(t, "iris")), "user iris cannot update hosts/plan in namespace "+workspace)
-			wantRefused(t, tries[name](h.as(t, "ines")), "user ines cannot update hosts/plan in namespace "+workspace)
+			wantRefused(t, tries[name](h.as(t, "iris")), "user iris cannot update hosts/instructions in namespace "+workspace)
+			wantRefused(t, tries[name](h.as(t, "ines")), "user ines cannot update hosts/instructions in namespace "+workspace)
 			wantTaken(t, tries[name](h.as(t, "ivan")))
 		})
 	}
@@ -128,7 +130,7 @@ func testInstallationSecret(t *testing.T, h *fixture) {
 	})
 	t.Run("a provisioner stores what it has decided", func(t *testing.T) {
 		user := "system:serviceaccount:" + h.other + ":provision-drover-provisioner"
-		h.allow(t, user, workspace, may("secrets", "create", "update", "patch"), may("hosts/plan", "update"))
+		h.allow(t, user, workspace, may("secrets", "create", "update", "patch"), may("hosts/instructions", "update"))
 		next := made("next-provision", "cluster.drover.dev/secret: provision, provision.cluster.drover.dev/installation: next")
 		wantTaken(t, h.as(t, user).Create(t.Context(), next))
 		wantTaken(t, h.as(t, user).Patch(t.Context(), next, merge(`{"stringData":{"state.json":"{}"}}`)))

@@ -125,7 +125,7 @@ func testManager(t *testing.T, h *fixture) {
 		"a token that lets nodes join":             {secret("kube-system", "bootstrap-token-abcdef", "}, type: bootstrap.kubernetes.io/token}"), secrets},
 		"a Secret of another name":                 {secret(h.workspace, "x", labels("prod", "registration")+"}}"), "denied request"},
 		"a host's join token of another name":      {secret(h.workspace, "m2-host-join", ", labels: {cluster.drover.dev/host: m1, cluster.drover.dev/secret: host-join}}}"), "denied request"},
-		"a plan of a host":                         {hostPlan(t, h.workspace, "m9"), "denied request"},
+		"instructions of a host":                   {hostInstructions(t, h.workspace, "m9"), "denied request"},
 		"the tokens of a ClusterInstallation":      {secret(h.workspace, "web-provision", ", labels: {provision.cluster.drover.dev/installation: web, cluster.drover.dev/secret: provision}}, type: Opaque}"), "denied request"},
 		"a kubeconfig for Cluster API":             {secret(h.workspace, "web-kubeconfig", ", labels: {cluster.x-k8s.io/cluster-name: web, cluster.drover.dev/secret: kubeconfig}}, type: Opaque}"), "denied request"},
 		"a Secret without labels":                  {secret(h.workspace, "y-registration", "}}"), secrets},

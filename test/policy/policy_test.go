@@ -290,7 +290,7 @@ func TestPolicies(t *testing.T) {
 		"CVE-2022-31247, CVE-2019-14436: plans take run-plans on the clusters that they are for": testPlan,
 		"CVE-2021-25320, CVE-2026-44935: only a user who may read a Secret gives it to plans":    testPlanSecret,
 		"only the manager writes claims of plans":                                                testPlanClaims,
-		"making a plan of a host takes a separate right":                                         testHostPlan,
+		"making instructions of a host takes a separate right":                                   testHostInstructions,
 		"what is done by root on machines takes a separate right":                                testInstallationSecret,
 		"a Secret that is found by its name takes a separate right":                              testSecretsByName,
 		"a Secret that Cluster API finds takes a separate right":                                 testSecretsOfClusterAPI,

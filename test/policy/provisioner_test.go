@@ -32,7 +32,7 @@ func (h *fixture) deployProvisioner(t *testing.T, folder string) {
 			h.Apply(t, o)
 		}
 	}
-	h.AwaitRights(t, provisionerUser, h.workspace, may("hosts", "patch"), may("hosts/plan", "update"))
+	h.AwaitRights(t, provisionerUser, h.workspace, may("hosts", "patch"), may("hosts/instructions", "update"))
 }
 
 // bindProvisioner allows the provisioner to work in a namespace, as an administrator does.
@@ -65,12 +65,12 @@ func testProvisioner(t *testing.T, h *fixture) {
 			"metadata: {namespace: %s, name: %s, labels: {%s}}}", kind, workspace, name, labels))
 	}
 	const writes, deletes = "writes only the instructions of Hosts", "deletes only the Secrets with the instructions of Hosts"
-	t.Run("plans, and the tokens of an installation", func(t *testing.T) {
-		plan := hostPlan(t, workspace, "m1")
-		wantTaken(t, provisioner.Create(t.Context(), plan))
-		wantTaken(t, provisioner.Patch(t.Context(), plan.DeepCopy(), merge(`{"stringData":{"plan.json":"{\"files\":[]}"}}`)))
-		wantTaken(t, provisioner.Delete(t.Context(), plan))
-		made := secret("web-provision",
+	t.Run("instructions, and the tokens of an installation", func(t *testing.T) {
+		made := hostInstructions(t, workspace, "m1")
+		wantTaken(t, provisioner.Create(t.Context(), made))
+		wantTaken(t, provisioner.Patch(t.Context(), made.DeepCopy(), merge(`{"stringData":{"plan.json":"{\"files\":[]}"}}`)))
+		wantTaken(t, provisioner.Delete(t.Context(), made))
+		made = secret("web-provision",
 			"cluster.drover.dev/secret: provision, provision.cluster.drover.dev/installation: web", "Opaque")
 		wantTaken(t, provisioner.Create(t.Context(), made))
 		wantRefused(t, provisioner.Delete(t.Context(), made.DeepCopy()), deletes)
@@ -91,7 +91,7 @@ func testProvisioner(t *testing.T, h *fixture) {
 			"cluster.drover.dev/host: m1, cluster.drover.dev/secret: host-identity", "Opaque"),
 		"a session": secret("drover-session-0123456789abcdef0123456789abcdef",
 			"cluster.drover.dev/secret: session", "Opaque"),
-		"a plan of another name": secret("m2-host-plan",
+		"instructions of another name": secret("m2-host-plan",
 			"cluster.drover.dev/host: m1, cluster.drover.dev/secret: host-plan", "cluster.drover.dev/host-plan"),
 		"a kubeconfig, without the rights of config/clusterapi": secret("web-kubeconfig",
 			"cluster.drover.dev/secret: kubeconfig, cluster.x-k8s.io/cluster-name: web", "Opaque"),
@@ -179,9 +179,9 @@ func TestTheManagerHasNoRightsOfTheProvisioner(t *testing.T) {
 				t.Errorf("the manager has rights on %v of %s, want none: they are the provisioner's", rule.Resources, group)
 			}
 		}
-		if has(rule, "cluster.drover.dev", "hosts/plan", "update", "patch", "create", "delete") ||
+		if has(rule, "cluster.drover.dev", "hosts/instructions", "update", "patch", "create", "delete") ||
 			has(rule, "", "secrets", "delete", "deletecollection") {
-			t.Errorf("the manager has %v, want neither hosts/plan nor to delete Secrets of workspaces", rule)
+			t.Errorf("the manager has %v, want neither hosts/instructions nor to delete Secrets of workspaces", rule)
 		}
 	}
 	for _, rule := range rules("config/rbac", "Role") {

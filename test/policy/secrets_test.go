@@ -20,13 +20,13 @@ import (
 // guardedNames are the suffixes of the names by which Secrets of a workspace are found, each with the right that the
 // policy requires for writing such a Secret. TestEverySecretThatIsFoundByNameIsGuarded compares them with the code.
 var guardedNames = map[string]guardedName{
-	v1.RegistrationSecretSuffix:    {"delete clusters/agent m1", "cluster.drover.dev/secret: registration, cluster.drover.dev/cluster: m1", ""},
-	v1.AgentSecretSuffix:           {"delete clusters/agent m1", "cluster.drover.dev/secret: agent, cluster.drover.dev/cluster: m1", ""},
-	v1.HostJoinSecretSuffix:        {"update hosts/plan m1", "cluster.drover.dev/secret: host-join, cluster.drover.dev/host: m1", ""},
-	v1.HostAgentSecretSuffix:       {"update hosts/plan m1", "cluster.drover.dev/secret: host-identity, cluster.drover.dev/host: m1", ""},
-	v1.HostPlanSecretSuffix:        {"update hosts/plan m1", "cluster.drover.dev/secret: host-plan, cluster.drover.dev/host: m1", "cluster.drover.dev/host-plan"},
-	provisionv1.SecretSuffix:       {"update hosts/plan", "cluster.drover.dev/secret: provision, provision.cluster.drover.dev/installation: m1", ""},
-	infrav1.KubeconfigSecretSuffix: {"update clusters/credentials", "cluster.drover.dev/secret: kubeconfig, cluster.x-k8s.io/cluster-name: m1", ""},
+	v1.RegistrationSecretSuffix:     {"delete clusters/agent m1", "cluster.drover.dev/secret: registration, cluster.drover.dev/cluster: m1", ""},
+	v1.AgentSecretSuffix:            {"delete clusters/agent m1", "cluster.drover.dev/secret: agent, cluster.drover.dev/cluster: m1", ""},
+	v1.HostJoinSecretSuffix:         {"update hosts/instructions m1", "cluster.drover.dev/secret: host-join, cluster.drover.dev/host: m1", ""},
+	v1.HostAgentSecretSuffix:        {"update hosts/instructions m1", "cluster.drover.dev/secret: host-identity, cluster.drover.dev/host: m1", ""},
+	v1.HostInstructionsSecretSuffix: {"update hosts/instructions m1", "cluster.drover.dev/secret: host-plan, cluster.drover.dev/host: m1", "cluster.drover.dev/host-plan"},
+	provisionv1.SecretSuffix:        {"update hosts/instructions", "cluster.drover.dev/secret: provision, provision.cluster.drover.dev/installation: m1", ""},
+	infrav1.KubeconfigSecretSuffix:  {"update clusters/credentials", "cluster.drover.dev/secret: kubeconfig, cluster.x-k8s.io/cluster-name: m1", ""},
 }
 
 // guardedName describes the right that a Secret with such a name requires, and what Drover's own Secret has in addition
@@ -58,7 +58,7 @@ func (h *fixture) people(t *testing.T, namespace string) (editor, admin client.C
 		}
 		h.AwaitRights(t, user, namespace, may("secrets", "create", "update", "patch", "delete"), may("clusters", "create"))
 	}
-	h.AwaitRights(t, "admin-of-"+namespace, namespace, may("hosts/plan", "update"), may("clusters/agent", "delete"))
+	h.AwaitRights(t, "admin-of-"+namespace, namespace, may("hosts/instructions", "update"), may("clusters/agent", "delete"))
 	return h.as(t, "editor-of-"+namespace), h.as(t, "admin-of-"+namespace)
 }
 

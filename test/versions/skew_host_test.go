@@ -106,9 +106,10 @@ func testHost(t *testing.T, s *skew) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: hostName + v1.HostPlanSecretSuffix,
-		Labels: map[string]string{v1.LabelHost: hostName, v1.LabelSecretKind: v1.SecretKindHostPlan}},
-		Type: v1.SecretTypeHostPlan, Data: map[string][]byte{v1.HostPlanKey: raw}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Namespace: workspace, Name: hostName + v1.HostInstructionsSecretSuffix,
+		Labels: map[string]string{v1.LabelHost: hostName, v1.LabelSecretKind: v1.SecretKindHostInstructions}},
+		Type: v1.SecretTypeHostInstructions, Data: map[string][]byte{v1.HostInstructionsKey: raw}}
 	if len(m.given) == 1 {
 		err = s.hub.Client.Create(t.Context(), secret)
 	} else {
@@ -124,7 +125,7 @@ func testHost(t *testing.T, s *skew) {
 			return err
 		}
 		st := host.Status
-		if st.State != v1.HostActive || st.Plan == nil || st.Plan.Done != want || st.AgentVersion != agent {
+		if st.State != v1.HostActive || st.Progress == nil || st.Progress.Done != want || st.AgentVersion != agent {
 			log, _ := os.ReadFile(m.path("agent.log"))
 			return fmt.Errorf("the Host is %+v, want an agent of version %s and %d instructions done; its agent logged\n%s",
 				st, agent, want, log[max(0, len(log)-2000):])

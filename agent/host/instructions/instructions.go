@@ -125,19 +125,22 @@ func (r *Runner) keep(ctx context.Context, o *order, running *sync.WaitGroup) {
 	}
 	for _, probe := range o.Probes {
 		running.Go(func() {
-			watchProbe(ctx, r.options.Root, probe, func(successful bool) {
-				r.update(o, func(*protocol.HostProgress) {
-					if delete(r.failing, probe.Name); !successful {
-						r.failing[probe.Name] = true
-					}
-				})
-			})
+			watchProbe(ctx, r.options.Root, probe, func(successful bool) { r.noteProbe(o, probe.Name, successful) })
 		})
 	}
 }
 
-// repeat runs a periodic instruction repeatedly. The time of the last run is not stored, so the instruction runs
-// immediately after the agent has been restarted.
+// noteProbe records the result of a probe.
+func (r *Runner) noteProbe(o *order, name string, successful bool) {
+	r.update(o, func(*protocol.HostProgress) {
+		if delete(r.failing, name); !successful {
+			r.failing[name] = true
+		}
+	})
+}
+
+// repeat runs a periodic instruction repeatedly. The last run is not remembered, so after a restart of the agent, the
+// instruction runs immediately.
 func (r *Runner) repeat(ctx context.Context, o *order, instruction protocol.HostInstruction) {
 	for {
 		result := execute(ctx, instruction)

@@ -29,6 +29,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -194,7 +195,10 @@ func (r *Runner) take(o *order) {
 	r.mu.Lock()
 	r.order, r.failing, r.periodic, r.progress = o, map[string]bool{}, map[string]string{}, protocol.HostProgress{}
 	if o != nil {
-		r.progress = protocol.HostProgress{Version: o.Version, Owner: &o.Owner, Phase: protocol.HostApplying, Total: int32(len(o.Instructions))}
+		r.progress = protocol.HostProgress{
+			HostProgress: v1.HostProgress{Version: o.Version, Total: int32(len(o.Instructions))},
+			Owner:        &o.Owner, Phase: protocol.HostApplying,
+		}
 		for _, probe := range o.Probes {
 			r.failing[probe.Name] = true
 		}

@@ -48,7 +48,7 @@ func holding(o *cli.Options, hold bool, c *cobra.Command) *cobra.Command {
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return o.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
 			for _, name := range args {
-				if err := holdCluster(ctx, c, h, change, name, hold); err != nil {
+				if err := holdCluster(ctx, h, change, name, hold); err != nil {
 					return err
 				}
 			}
@@ -58,7 +58,7 @@ func holding(o *cli.Options, hold bool, c *cobra.Command) *cobra.Command {
 	return c
 }
 
-func holdCluster(ctx context.Context, c *cobra.Command, h *cli.Hub, change *cli.Change, name string, hold bool) error {
+func holdCluster(ctx context.Context, h *cli.Hub, change *cli.Change, name string, hold bool) error {
 	cluster := &v1.Cluster{}
 	if err := h.Get(ctx, client.ObjectKey{Namespace: h.Workspace, Name: name}, cluster); err != nil {
 		return fmt.Errorf("read Cluster %s/%s: %w", h.Workspace, cli.Visible(name), err)
@@ -78,7 +78,7 @@ func holdCluster(ctx context.Context, c *cobra.Command, h *cli.Hub, change *cli.
 	default:
 		delete(cluster.Labels, v1.LabelPlansHold)
 	}
-	return change.Make(h, c.OutOrStdout(), cluster, done, func(w client.Client) error {
+	return change.Make(h, cluster, done, func(w client.Client) error {
 		return w.Patch(ctx, cluster, client.MergeFrom(before))
 	})
 }

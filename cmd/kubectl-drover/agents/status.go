@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -24,6 +25,8 @@ type hubStatus struct {
 	Providers    []provider    `json:"signInProviders"`
 	// Approvals lists the Clusters and Hosts that do not change until an administrator confirms a restore.
 	Approvals []string `json:"pendingApprovals"`
+	// Starting lists what a hub does not have yet right after its installation.
+	Starting []string `json:"starting,omitempty"`
 	// Problems lists the conditions that require action. Unread lists the parts of the hub that the user is not allowed
 	// to read.
 	Problems []string `json:"problems"`
@@ -77,6 +80,9 @@ With --bundle, the command also writes a file for support, a tar archive with gz
 objects and the events of their namespaces, but no Secrets, no annotations, and no texts that other
 people chose, except names: other strings are replaced.
 
+For 2 minutes after the installation, replicas that are not ready, a missing leader and missing
+certificates are listed as "not yet", and are no problems.
+
 Exit codes: 0 no problem; 1 there are problems; 2 an error occurred, or you may not read the Lease
 or the Clusters.`,
 		Example: "  kubectl drover status\n  kubectl drover status -o json\n  kubectl drover status --bundle drover.tar.gz",
@@ -89,11 +95,8 @@ or the Clusters.`,
 				if err := r.read(ctx); err != nil {
 					return err
 				}
-				if file != "" {
-					if err := writeBundle(ctx, h, file, namespace, &r.status); err != nil {
-						return err
-					}
-					fmt.Fprintf(c.ErrOrStderr(), "Wrote %s.\n", file)
+				if err := r.bundle(ctx, file, c.ErrOrStderr()); err != nil {
+					return err
 				}
 				if err := o.Print(c.OutOrStdout(), &r.status, r.status.text); err != nil {
 					return err
@@ -111,6 +114,18 @@ or the Clusters.`,
 	cli.Complete(c, "manager-namespace", o.CompleteWorkspaces)
 	o.BindOutput(c)
 	return c
+}
+
+// bundle writes a file for support, unless its name is empty.
+func (r *statusReader) bundle(ctx context.Context, file string, says io.Writer) error {
+	if file == "" {
+		return nil
+	}
+	if err := writeBundle(ctx, r.Hub, file, r.namespace, &r.status); err != nil {
+		return err
+	}
+	fmt.Fprintf(says, "Wrote %s.\n", file)
+	return nil
 }
 
 // text formats the state for users.
@@ -151,20 +166,31 @@ func (s *hubStatus) text() string {
 	for _, a := range s.Approvals {
 		cli.Say(&b, "approval       %s\n", a)
 	}
+	for _, line := range s.Starting {
+		cli.Say(&b, "not yet        %s\n", line)
+	}
 	for _, u := range s.Unread {
 		cli.Say(&b, "not read       %s\n", u)
 	}
-	if len(s.Problems) == 0 && len(s.Unread) > 0 {
-		b.WriteString("\nNo problems were found in the parts that were read.\n")
-		return b.String()
-	}
-	if len(s.Problems) == 0 {
-		b.WriteString("\nNo problems were found.\n")
-		return b.String()
-	}
-	b.WriteString("\n")
-	for _, p := range s.Problems {
-		cli.Say(&b, "problem: %s\n", p)
-	}
+	b.WriteString("\n" + s.conclusion())
 	return b.String()
+}
+
+// conclusion says which problems there are.
+func (s *hubStatus) conclusion() string {
+	if len(s.Problems) > 0 {
+		var b strings.Builder
+		for _, p := range s.Problems {
+			cli.Say(&b, "problem: %s\n", p)
+		}
+		return b.String()
+	}
+	found := "No problems were found.\n"
+	if len(s.Unread) > 0 {
+		found = "No problems were found in the parts that were read.\n"
+	}
+	if len(s.Starting) > 0 {
+		found += fmt.Sprintf("The hub is new: this is normal for %.0f minutes after its installation.\n", startLimit.Minutes())
+	}
+	return found
 }

@@ -6,15 +6,10 @@ package agents
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -41,6 +36,8 @@ const (
 	soon = 14 * 24 * time.Hour
 	// dialLimit limits how long the hub's proxy may take to respond.
 	dialLimit = 5 * time.Second
+	// startLimit is how long after its installation a hub may lack a leader, ready replicas and certificates.
+	startLimit = 2 * time.Minute
 )
 
 // statusReader gathers the state of a hub.
@@ -49,6 +46,7 @@ type statusReader struct {
 	namespace string
 	ca        []byte
 	now       time.Time // the time on the hub's clock
+	fresh     bool      // the manager's Deployment was created less than startLimit ago
 	status    hubStatus
 	// refused lists the parts of the state that the user is not allowed to read.
 	refused map[string]bool
@@ -84,23 +82,32 @@ func (r *statusReader) read(ctx context.Context) error {
 	if err := r.kubernetes(ctx); err != nil {
 		return err
 	}
-	for part, read := range map[string]func(context.Context) error{
-		"the manager's Deployment": r.manager, leaderPart: r.leader, agentsPart: r.clusters,
-		"Hosts": r.hosts, "AuthProviders": r.providers,
+	return r.parts(ctx)
+}
+
+// parts reads Drover's own part of the state.
+func (r *statusReader) parts(ctx context.Context) error {
+	s := &r.status
+	for _, part := range []struct {
+		name string
+		read func(context.Context) error
+	}{
+		{"the manager's Deployment", r.manager}, // first, because it shows whether the hub is new
+		{leaderPart, r.leader}, {agentsPart, r.clusters}, {"Hosts", r.hosts}, {"AuthProviders", r.providers},
+		{"certificates", r.certificates},
 	} {
-		switch err := read(ctx); {
+		switch err := part.read(ctx); {
 		case meta.IsNoMatchError(err):
 			return fmt.Errorf("read the state of the hub at %s: Drover is not installed there: select the hub with --hub "+
 				"or --context", r.Config.Host)
 		case apierrors.IsForbidden(err):
-			s.Unread = append(s.Unread, part+": you lack the right")
-			r.refused[part] = true
+			s.Unread = append(s.Unread, part.name+": you lack the right")
+			r.refused[part.name] = true
 		case err != nil:
-			return fmt.Errorf("read %s: %w", part, err)
+			return fmt.Errorf("read %s: %w", part.name, err)
 		}
 	}
-	r.certificates(ctx)
-	for _, list := range [][]string{s.Problems, s.Unread, s.Approvals} {
+	for _, list := range [][]string{s.Problems, s.Starting, s.Unread, s.Approvals} {
 		slices.Sort(list)
 	}
 	return nil
@@ -108,6 +115,15 @@ func (r *statusReader) read(ctx context.Context) error {
 
 func (r *statusReader) problem(format string, args ...any) {
 	r.status.Problems = append(r.status.Problems, fmt.Sprintf(format, args...))
+}
+
+// notYet records something that the hub lacks. This is a problem unless the hub is new.
+func (r *statusReader) notYet(format string, args ...any) {
+	if !r.fresh {
+		r.problem(format, args...)
+		return
+	}
+	r.status.Starting = append(r.status.Starting, fmt.Sprintf(format, args...))
 }
 
 // kubernetes reads the version and the clock of the hub's API server.
@@ -159,6 +175,7 @@ func (r *statusReader) manager(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.fresh = r.now.Sub(d.CreationTimestamp.Time) < startLimit
 	hub := &r.status.Hub
 	hub.Replicas, hub.Ready = 1, d.Status.ReadyReplicas
 	if d.Spec.Replicas != nil {
@@ -168,7 +185,7 @@ func (r *statusReader) manager(ctx context.Context) error {
 		hub.Image = cmp.Or(hub.Image, d.Spec.Template.Spec.Containers[i].Image)
 	}
 	if hub.Ready < hub.Replicas {
-		r.problem("%d of %d replicas of the manager are ready: kubectl -n %s describe pods", hub.Ready, hub.Replicas,
+		r.notYet("%d of %d replicas of the manager are ready: kubectl -n %s describe pods", hub.Ready, hub.Replicas,
 			r.namespace)
 	}
 	return nil
@@ -179,7 +196,7 @@ func (r *statusReader) leader(ctx context.Context) error {
 	lease := &coordinationv1.Lease{}
 	err := r.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: managerName}, lease)
 	if apierrors.IsNotFound(err) {
-		r.problem("no manager has run yet: namespace %s has no Lease %s: see --manager-namespace", r.namespace, managerName)
+		r.notYet("no manager has run yet: namespace %s has no Lease %s: see --manager-namespace", r.namespace, managerName)
 		return nil
 	}
 	if err != nil {
@@ -312,49 +329,6 @@ func (r *statusReader) providers(ctx context.Context) error {
 		r.status.Providers = append(r.status.Providers, one)
 	}
 	return nil
-}
-
-// certificates determines when the hub proxy's CA and certificate expire. The user does not need any rights on the hub.
-func (r *statusReader) certificates(ctx context.Context) {
-	if r.status.Hub.URL == "" {
-		r.status.Unread = append(r.status.Unread, "certificates: the address of the hub's proxy is not in the kubeconfig: "+
-			"see \"kubectl drover use --help\"")
-		return
-	}
-	roots := (*x509.CertPool)(nil)
-	if len(r.ca) > 0 {
-		roots = x509.NewCertPool()
-		roots.AppendCertsFromPEM(r.ca)
-		if block, _ := pem.Decode(r.ca); block != nil {
-			if ca, err := x509.ParseCertificate(block.Bytes); err == nil {
-				r.certificate("CA", ca)
-			}
-		}
-	}
-	at, err := url.Parse(r.status.Hub.URL)
-	if err != nil {
-		r.problem("the address of the hub's proxy is invalid: %v", err)
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, dialLimit)
-	defer cancel()
-	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}}
-	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(at.Hostname(), cmp.Or(at.Port(), "443")))
-	if err != nil {
-		r.problem("the hub's proxy %s was not reached: %v", r.status.Hub.URL, err)
-		return
-	}
-	defer conn.Close()
-	if encrypted, ok := conn.(*tls.Conn); ok && len(encrypted.ConnectionState().PeerCertificates) > 0 {
-		r.certificate("proxy", encrypted.ConnectionState().PeerCertificates[0])
-	}
-}
-
-func (r *statusReader) certificate(name string, c *x509.Certificate) {
-	r.status.Certificates = append(r.status.Certificates, certificate{Name: name, Ends: c.NotAfter})
-	if c.NotAfter.Sub(r.now) < soon {
-		r.problem("the certificate %s ends at %s", name, c.NotAfter.Local().Format(time.RFC3339))
-	}
 }
 
 func agentStateOrder() []string {

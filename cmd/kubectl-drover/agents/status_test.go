@@ -117,8 +117,14 @@ func (r reporter) renew(t *testing.T, ago time.Duration) {
 	})
 }
 
-func TestStatusTellsADeadManagerWithinItsLease(t *testing.T) {
+// TestStatus runs both tests with one API server.
+func TestStatus(t *testing.T) {
 	r := newReporter(t)
+	t.Run("it tells a dead manager within its Lease", r.tellsADeadManager)
+	t.Run("a bundle has no secrets", r.bundleHasNoSecrets)
+}
+
+func (r reporter) tellsADeadManager(t *testing.T) {
 	r.renew(t, 0)
 	code, out := r.run(t, "status")
 	if code != cli.ExitAllowed || !strings.Contains(out, "pod-a") || !strings.Contains(out, "drover:v9") ||
@@ -227,8 +233,7 @@ func (r reporter) plant(t *testing.T) {
 	}
 }
 
-func TestABundleHasNoSecrets(t *testing.T) {
-	r := newReporter(t)
+func (r reporter) bundleHasNoSecrets(t *testing.T) {
 	r.renew(t, 0)
 	r.plant(t)
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")

@@ -31,14 +31,15 @@ const outputName = "name"
 
 // Change holds the flags of commands that change objects on the hub: --dry-run and --output. They work as in kubectl.
 type Change struct {
-	dryRun string
-	output string
-	yamls  int // YAML documents printed so far
+	command *cobra.Command
+	dryRun  string
+	output  string
+	yamls   int // YAML documents printed so far
 }
 
 // BindChange adds the flags of a command that changes objects.
 func BindChange(c *cobra.Command) *Change {
-	ch := &Change{}
+	ch := &Change{command: c}
 	c.Flags().StringVar(&ch.dryRun, "dry-run", dryRunNone, "none, client or server. With client, the hub is at most "+
 		"read, and \"-o yaml\" prints the object. With server, the hub checks the change, but keeps "+
 		"nothing")
@@ -66,13 +67,18 @@ func (ch *Change) Real() bool { return ch.dryRun == dryRunNone }
 // Local reports whether the command must not send any changes to the hub.
 func (ch *Change) Local() bool { return ch.dryRun == dryRunClient }
 
-// Prints reports whether the command prints the object, or its name, instead of a sentence about the change.
-func (ch *Change) Prints() bool { return ch.output != "" }
+// Explain prints a message to the standard error if the command prints the object, or its name, instead of a sentence
+// about the change.
+func (ch *Change) Explain(format string, args ...any) {
+	if ch.output != "" {
+		ch.command.PrintErrf(format, args...)
+	}
+}
 
 // Make calls do to change an object, and then prints the object. In a client-side dry run, it does not call do. In a
 // server-side dry run, it passes do a client that does not persist changes. done describes the change, for example
 // "created".
-func (ch *Change) Make(h *Hub, out io.Writer, object client.Object, done string, do func(client.Client) error) error {
+func (ch *Change) Make(h *Hub, object client.Object, done string, do func(client.Client) error) error {
 	if !ch.Local() {
 		c := client.WithFieldOwner(h, FieldManager)
 		if ch.dryRun == dryRunServer {
@@ -82,7 +88,7 @@ func (ch *Change) Make(h *Hub, out io.Writer, object client.Object, done string,
 			return err
 		}
 	}
-	return ch.print(h.Scheme(), out, object, done)
+	return ch.print(h.Scheme(), ch.command.OutOrStdout(), object, done)
 }
 
 // checkLimit is the time limit for the checks of a client-side dry run, which also works without the hub.

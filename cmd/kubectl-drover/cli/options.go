@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -189,8 +190,9 @@ func ConfigOf(loaded clientcmd.ClientConfig, whose string) (*rest.Config, error)
 	return config, nil
 }
 
-// Patient sets a time limit for each request and removes the limit on the request rate.
+// Patient sets a time limit for each request, limits the size of responses, and removes the limit on the request rate.
 func (o *Options) Patient(config *rest.Config) {
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next} })
 	config.QPS = -1
 	config.UserAgent = o.UserAgent()
 	if config.Timeout == 0 {

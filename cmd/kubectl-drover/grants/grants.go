@@ -240,12 +240,12 @@ func (o *options) grant(ctx context.Context, c *cobra.Command, h *cli.Hub) error
 		return err
 	}
 	if o.Local() {
-		return o.Make(h, c.OutOrStdout(), wanted, "created"+sayEnd(wanted), nil)
+		return o.Make(h, wanted, "created"+sayEnd(wanted), nil)
 	}
 	found := wanted.DeepCopyObject().(client.Object)
 	err = h.Get(ctx, client.ObjectKeyFromObject(wanted), found)
 	if apierrors.IsNotFound(err) {
-		err := o.Make(h, c.OutOrStdout(), wanted, "created"+sayEnd(wanted),
+		err := o.Make(h, wanted, "created"+sayEnd(wanted),
 			func(w client.Client) error { return w.Create(ctx, wanted) })
 		return o.explain(h, err)
 	}
@@ -268,7 +268,7 @@ func (o *options) grant(ctx context.Context, c *cobra.Command, h *cli.Hub) error
 	if !endOf(before).Equal(endOf(found)) {
 		done = "configured"
 	}
-	err = o.Make(h, c.OutOrStdout(), found, done+sayEnd(found), func(w client.Client) error {
+	err = o.Make(h, found, done+sayEnd(found), func(w client.Client) error {
 		return w.Patch(ctx, found, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	})
 	return o.explain(h, err)
@@ -304,7 +304,7 @@ func (o *options) revoke(ctx context.Context, c *cobra.Command, h *cli.Hub) erro
 		}
 		deleted++
 		uid := binding.GetUID()
-		err := o.Make(h, c.OutOrStdout(), binding, "deleted", func(w client.Client) error {
+		err := o.Make(h, binding, "deleted", func(w client.Client) error {
 			return client.IgnoreNotFound(w.Delete(ctx, binding, client.Preconditions{UID: &uid}))
 		})
 		if err != nil {

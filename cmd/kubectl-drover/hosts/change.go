@@ -41,7 +41,7 @@ rights to create Hosts and to get Secrets in one workspace.`,
 		Args:    cli.Arguments(1, "a name for the Host"), ValidArgsFunction: cli.First(o.CompleteNames("Host")),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.OnHub(c, timeout, func(ctx context.Context, h *cli.Hub) error {
-				return joinHost(ctx, h, args[0], set, c.OutOrStdout(), c.ErrOrStderr())
+				return joinHost(ctx, h, args[0], set, printer{c.OutOrStdout(), c.ErrOrStderr()})
 			})
 		},
 	}
@@ -51,7 +51,10 @@ rights to create Hosts and to get Secrets in one workspace.`,
 	return c
 }
 
-func joinHost(ctx context.Context, h *cli.Hub, name, set string, out, says io.Writer) error {
+// printer prints the answer of a command to out, and messages about its progress to says.
+type printer struct{ out, says io.Writer }
+
+func joinHost(ctx context.Context, h *cli.Hub, name, set string, to printer) error {
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
 		return fmt.Errorf("a Host cannot have the name %s: %s", cli.Visible(name), strings.Join(problems, "; "))
 	}
@@ -62,12 +65,12 @@ func joinHost(ctx context.Context, h *cli.Hub, name, set string, out, says io.Wr
 	host := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: h.Workspace, Name: name, Labels: labelled}}
 	switch err := h.Create(ctx, host, client.FieldOwner(cli.FieldManager)); {
 	case err == nil:
-		fmt.Fprintf(says, "Host %s/%s created\n", h.Workspace, name)
+		fmt.Fprintf(to.says, "Host %s/%s created\n", h.Workspace, name)
 	case !apierrors.IsAlreadyExists(err):
 		return fmt.Errorf("create Host %s/%s: %w", h.Workspace, name, err)
 	}
 	command := ""
-	err = awaitHost(ctx, h, name, says, func(host *v1.Host, err error) (bool, error) {
+	err = awaitHost(ctx, h, name, to.says, func(host *v1.Host, err error) (bool, error) {
 		if err != nil {
 			return false, err
 		}
@@ -96,21 +99,20 @@ func joinHost(ctx context.Context, h *cli.Hub, name, set string, out, says io.Wr
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(says, "run this as root on the machine; it works once, keep it secret:")
-	_, err = fmt.Fprintln(out, command)
+	fmt.Fprintln(to.says, "run this as root on the machine; it works once, keep it secret:")
+	_, err = fmt.Fprintln(to.out, command)
 	return err
 }
 
 func newClean(o *cli.Options) *cobra.Command {
 	yes, timeout := false, time.Duration(0)
 	c := &cobra.Command{
-		Use: "clean NAME --yes", Short: "Remove a Host's plan, so that the machine is cleaned and Available again",
-		Long: `Remove a Host's plan. The machine carries out the plan's uninstall instructions and removes
-the plan's files. Then the Host is Available for another plan. The command deletes the Secret
-NAME-host-plan.
+		Use: "clean NAME --yes", Short: "Remove a Host's instructions, so that the machine is cleaned and Available again",
+		Long: `Remove a Host's instructions. The machine carries out the instructions to clean it, and removes
+their files. Then the Host is Available for others. The command deletes the Secret NAME-host-plan.
 
-A controller recreates a plan that it made. In that case, delete the object that the Host is used
-for instead of the plan.`,
+A controller recreates instructions that it made. In that case, delete the object that the Host is
+used for instead.`,
 		Example: "  kubectl drover host clean rack1 --yes",
 		Args:    cli.Arguments(1, "the name of a Host"), ValidArgsFunction: cli.First(o.CompleteNames("Host")),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -118,7 +120,7 @@ for instead of the plan.`,
 		},
 	}
 	o.BindWorkspace(c)
-	c.Flags().BoolVar(&yes, "yes", false, "Confirm that everything that the plan installed is uninstalled")
+	c.Flags().BoolVar(&yes, "yes", false, "Confirm that everything that the instructions installed is uninstalled")
 	c.Flags().DurationVar(&timeout, "timeout", hostWait, "How long to wait for the machine")
 	return c
 }
@@ -132,10 +134,11 @@ func cleanHost(ctx context.Context, h *cli.Hub, name string, yes bool, says io.W
 		return fmt.Errorf("nothing was changed: %s %s uses Host %s/%s and would install it again: change or delete that "+
 			"object", ref.Kind, ref.Name, host.Namespace, host.Name)
 	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: h.Workspace, Name: name + v1.HostPlanSecretSuffix}}
+	secret := &corev1.Secret{}
+	secret.Namespace, secret.Name = h.Workspace, name+v1.HostInstructionsSecretSuffix
 	if !yes {
-		return fmt.Errorf("nothing was changed: everything that the plan of Host %s/%s installed would be removed from the "+
-			"machine; confirm with --yes", host.Namespace, host.Name)
+		return fmt.Errorf("nothing was changed: everything that the instructions of Host %s/%s installed would be removed "+
+			"from the machine; confirm with --yes", host.Namespace, host.Name)
 	}
 	if err := client.IgnoreNotFound(h.Delete(ctx, secret)); err != nil {
 		return fmt.Errorf("delete Secret %s: %w", client.ObjectKeyFromObject(secret), err)
@@ -155,7 +158,8 @@ func cleanHost(ctx context.Context, h *cli.Hub, name string, yes bool, says io.W
 }
 
 func newRelease(o *cli.Options) *cobra.Command {
-	yes, leave, timeout := false, false, time.Duration(0)
+	var how releasing
+	timeout := time.Duration(0)
 	c := &cobra.Command{
 		Use: "release NAME --yes", Short: "Delete a Host, clean its machine and remove the agent",
 		Long: `Delete a Host. The machine is cleaned, the agent removes itself, and the machine is free for
@@ -167,23 +171,26 @@ was a node.`,
 		Args:    cli.Arguments(1, "the name of a Host"), ValidArgsFunction: cli.First(o.CompleteNames("Host")),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.OnHub(c, timeout, func(ctx context.Context, h *cli.Hub) error {
-				return releaseHost(ctx, h, args[0], yes, leave, c.ErrOrStderr())
+				return releaseHost(ctx, h, args[0], how, c.ErrOrStderr())
 			})
 		},
 	}
 	o.BindWorkspace(c)
-	c.Flags().BoolVar(&yes, "yes", false, "Confirm that the Host is deleted")
-	c.Flags().BoolVar(&leave, "orphan", false, "Leave everything on the machine, as with the deletionPolicy Orphan")
+	c.Flags().BoolVar(&how.yes, "yes", false, "Confirm that the Host is deleted")
+	c.Flags().BoolVar(&how.orphan, "orphan", false, "Leave everything on the machine, as with the deletionPolicy Orphan")
 	c.Flags().DurationVar(&timeout, "timeout", hostWait, "How long to wait for the machine")
 	return c
 }
 
-func releaseHost(ctx context.Context, h *cli.Hub, name string, yes, leave bool, says io.Writer) error {
+// releasing holds the flags of "release".
+type releasing struct{ yes, orphan bool }
+
+func releaseHost(ctx context.Context, h *cli.Hub, name string, how releasing, says io.Writer) error {
 	host, err := readHost(ctx, h, name)
 	if err != nil {
 		return err
 	}
-	if !yes {
+	if !how.yes {
 		taken := ""
 		if ref := host.Spec.ConsumerRef; ref != nil {
 			taken = fmt.Sprintf(", which %s %s loses", ref.Kind, ref.Name)
@@ -191,7 +198,7 @@ func releaseHost(ctx context.Context, h *cli.Hub, name string, yes, leave bool, 
 		return fmt.Errorf("nothing was changed: Host %s/%s%s would be deleted, and its machine cleaned unless you use "+
 			"--orphan; confirm with --yes", host.Namespace, host.Name, taken)
 	}
-	if leave {
+	if how.orphan {
 		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"deletionPolicy": v1.HostOrphan}})
 		if err != nil {
 			return err

@@ -49,7 +49,9 @@ func TestHostsAreListedWithWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	failed := hostIn("rack2", v1.HostInstalling, metav1.ConditionFalse, v1.ReasonInstructionFailed, "install: exit code 3\x1b[2J")
 	failed.Status.Machine = &v1.HostMachine{OS: "Debian 12", Architecture: "amd64"}
-	failed.Status.Plan = &v1.HostPlanStatus{Done: 1, Total: 3, Instruction: "install", Output: "E: no space left\x1b[2J\nbye"}
+	failed.Status.Progress = &v1.HostProgress{
+		Done: 1, Total: 3, Instruction: "install", Output: "E: no space left\x1b[2J\nbye",
+	}
 	failed.Spec.ConsumerRef = &v1.HostConsumerRef{Kind: "Cluster", Name: "prod"}
 	held := hostIn("rack3", v1.HostActive, metav1.ConditionTrue, v1.ReasonActive, "")
 	held.Status.Conditions = append(held.Status.Conditions, metav1.Condition{Type: v1.ConditionRestoreConfirmed, Status: metav1.ConditionFalse, Reason: v1.ReasonHubRestored, Message: "it would be cleaned"})
@@ -95,7 +97,7 @@ func TestTheCommandForAMachineIsPrinted(t *testing.T) {
 		"former":     `it belongs to the object with the UID "uid-of-another", but Drover's Secret belongs to the Host, which has the UID uid-of-former`,
 		"relabelled": `its label cluster.drover.dev/host has the value "free", but Drover's Secret has relabelled`} {
 		var out bytes.Buffer
-		err := joinHost(t.Context(), h, name, "", &out, io.Discard)
+		err := joinHost(t.Context(), h, name, "", printer{&out, io.Discard})
 		if want == "" && (err != nil || out.String() != "curl it\n") || want != "" && (err == nil || !strings.Contains(err.Error(), want) || out.Len() > 0) {
 			t.Errorf("%s: %v, printed %q, want %q", name, err, out.String(), want)
 		}
@@ -123,10 +125,13 @@ func TestAHostIsGivenBackOnlyIfThatIsSaid(t *testing.T) {
 	if err := cleanHost(t.Context(), h, "rack2", true, io.Discard); err == nil || !strings.Contains(err.Error(), "Cluster prod uses Host team-a/rack2") {
 		t.Errorf("clean one that is taken: %v, want a refusal", err)
 	}
-	if err := releaseHost(t.Context(), h, "rack2", false, false, io.Discard); err == nil || !strings.Contains(err.Error(), "which Cluster prod loses") {
+	if err := releaseHost(t.Context(), h, "rack2", releasing{}, io.Discard); err == nil || !strings.Contains(err.Error(), "which Cluster prod loses") {
 		t.Errorf("delete one that is taken: %v", err)
 	}
-	for _, err := range []error{cleanHost(t.Context(), h, "rack1", false, io.Discard), releaseHost(t.Context(), h, "rack1", false, true, io.Discard)} {
+	for _, err := range []error{
+		cleanHost(t.Context(), h, "rack1", false, io.Discard),
+		releaseHost(t.Context(), h, "rack1", releasing{orphan: true}, io.Discard),
+	} {
 		if err == nil || !strings.Contains(err.Error(), "nothing was changed") {
 			t.Errorf("without --yes: %v", err)
 		}
@@ -137,7 +142,7 @@ func TestAHostIsGivenBackOnlyIfThatIsSaid(t *testing.T) {
 	if err := cleanHost(t.Context(), h, "rack1", true, io.Discard); err != nil || !gone(plan) || gone(host) {
 		t.Errorf("clean: %v, want the plan gone, and the Host there", err)
 	}
-	if err := releaseHost(t.Context(), h, "rack1", true, true, io.Discard); err != nil || !gone(host) {
+	if err := releaseHost(t.Context(), h, "rack1", releasing{yes: true, orphan: true}, io.Discard); err != nil || !gone(host) {
 		t.Errorf("release: %v, want the Host gone", err)
 	}
 }

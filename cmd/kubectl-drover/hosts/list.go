@@ -115,7 +115,7 @@ func newLogs(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "logs NAME", Short: "Explain the state of a Host, with the last lines of output of a failure",
 		Long: `Explain the state of a Host. If an instruction failed, the answer has the last lines of its
-output: at most 20, without the plan's secrets. The agent's own log is on the machine: journalctl -u
+output: at most 20, without the instructions' secrets. The agent's own log is on the machine: journalctl -u
 drover-host-agent.`,
 		Args: cli.Arguments(1, "the name of a Host"), ValidArgsFunction: cli.First(o.CompleteNames("Host")),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -153,20 +153,20 @@ func describeHost(host *v1.Host) string {
 			cli.Say(&b, "%s is %s: %s: %s\n", kind, string(c.Status), c.Reason, c.Message)
 		}
 	}
-	plan := host.Status.Plan
-	if plan == nil {
+	has := host.Status.Progress
+	if has == nil {
 		return b.String()
 	}
-	fmt.Fprintf(&b, "Instructions: %d of %d done", plan.Done, plan.Total)
-	if plan.Instruction != "" {
-		cli.Say(&b, ", now %s", plan.Instruction)
+	fmt.Fprintf(&b, "Instructions: %d of %d done", has.Done, has.Total)
+	if has.Instruction != "" {
+		cli.Say(&b, ", now %s", has.Instruction)
 	}
 	b.WriteString("\n")
-	if len(plan.Failing) > 0 {
-		cli.Say(&b, "Probes that fail: %s\n", strings.Join(plan.Failing, ", "))
+	if len(has.Failing) > 0 {
+		cli.Say(&b, "Probes that fail: %s\n", strings.Join(has.Failing, ", "))
 	}
-	if plan.Output != "" {
-		b.WriteString("\n" + cli.Visible(plan.Output) + "\n")
+	if has.Output != "" {
+		b.WriteString("\n" + cli.Visible(has.Output) + "\n")
 	}
 	return b.String()
 }

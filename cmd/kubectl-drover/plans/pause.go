@@ -48,7 +48,7 @@ func pausing(o *cli.Options, paused bool, c *cobra.Command) *cobra.Command {
 				done = "unchanged"
 			}
 			plan.Spec.Paused = paused
-			return change.Make(h, c.OutOrStdout(), plan, done, func(w client.Client) error {
+			return change.Make(h, plan, done, func(w client.Client) error {
 				return w.Patch(ctx, plan, client.MergeFrom(before))
 			})
 		})

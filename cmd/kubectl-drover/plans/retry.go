@@ -61,16 +61,14 @@ keeps its failure.`,
 			return fmt.Errorf("--timeout is %s: it must be longer than 0s", limit)
 		}
 		return o.OnHub(c, cli.CommandLimit+limit, func(ctx context.Context, h *cli.Hub) error {
-			return retryPlan(ctx, c, h, change, args[0], limit)
+			return retryPlan(ctx, h, change, args[0], limit)
 		})
 	}
 	return c
 }
 
 // retryPlan pauses a plan, waits until its failed members have paused, and resumes it.
-func retryPlan(
-	ctx context.Context, c *cobra.Command, h *cli.Hub, change *cli.Change, name string, limit time.Duration,
-) error {
+func retryPlan(ctx context.Context, h *cli.Hub, change *cli.Change, name string, limit time.Duration) error {
 	plan, err := readPlan(ctx, h, name)
 	if err != nil {
 		return err
@@ -79,22 +77,20 @@ func retryPlan(
 		return alreadyPaused(plan)
 	}
 	if !failed(&plan.Status) {
-		if change.Prints() {
-			c.PrintErrf("No node of plan %s/%s has failed: there is nothing to retry.\n", plan.Namespace, cli.Plain(name))
-		}
-		return change.Make(h, c.OutOrStdout(), plan, "unchanged: no node has failed", nothing)
+		change.Explain("No node of plan %s/%s has failed: there is nothing to retry.\n", plan.Namespace, cli.Plain(name))
+		return change.Make(h, plan, "unchanged: no node has failed", nothing)
 	}
 	var kept error
-	err = change.Make(h, c.OutOrStdout(), plan, "retried", func(w client.Client) error {
-		before, generation, err := pause(ctx, h, w, plan)
+	err = change.Make(h, plan, "retried", func(w client.Client) error {
+		since, err := pause(ctx, h, w, plan)
 		if err != nil || !change.Real() {
 			return err
 		}
-		keep, waited := awaitPause(ctx, h, plan, generation, limit)
+		keep, waited := awaitPause(ctx, h, plan, since.generation, limit)
 		// The plan must be resumed even if the user interrupts the command.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resumeLimit)
 		defer cancel()
-		if err := restore(ctx, h, w, plan, generation, before); err != nil {
+		if err := restore(ctx, h, w, plan, since); err != nil {
 			return errors.Join(waited, fmt.Errorf("resume plan %s/%s: %w: if it is still paused, run \"kubectl drover plan "+
 				"resume %s\"", h.Workspace, name, err, name))
 		}
@@ -120,17 +116,24 @@ func alreadyPaused(plan *v1.Plan) error {
 // errChanged is returned if another client has changed the plan since this command changed it.
 var errChanged = errors.New("another client has changed the plan in the meantime, and the command leaves it as it is")
 
-// pause pauses a plan, unless someone else pauses it first. It returns the new generation and the previous value of
-// spec.paused: false, or nil if the field was not set. They are distinguished so that the restored plan matches its
-// manifest even if the manifest sets the default explicitly.
-func pause(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan) (before any, generation int64, err error) {
+// paused is the result of a pause.
+type paused struct {
+	// generation is the plan's generation after the pause.
+	generation int64
+	// before is the previous value of spec.paused: false, or nil if the field was not set. The difference matters when
+	// the value is restored, because the plan must then match a manifest that sets the default explicitly.
+	before any
+}
+
+// pause pauses a plan, unless someone else pauses it first.
+func pause(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan) (since paused, err error) {
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the status changes while nodes fail
 		stored := &unstructured.Unstructured{}
 		stored.SetGroupVersionKind(v1.GroupVersion.WithKind("Plan"))
 		if err := h.Get(ctx, client.ObjectKeyFromObject(plan), stored); err != nil {
 			return fmt.Errorf("read plan %s/%s: %w", plan.Namespace, plan.Name, err)
 		}
-		before = nil
+		since = paused{}
 		is, found, err := unstructured.NestedBool(stored.Object, "spec", "paused")
 		switch {
 		case err != nil:
@@ -140,17 +143,17 @@ func pause(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan) (bef
 		case is:
 			return alreadyPaused(plan)
 		case found:
-			before = false
+			since.before = false
 		}
 		now, err := setPaused(ctx, w, plan, stored.GetResourceVersion(), true)
 		if err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown { // no response was received
 			return fmt.Errorf("pause plan %s/%s, which may be paused now: %w: if it is, run \"kubectl drover plan resume "+
 				"%s\"", plan.Namespace, plan.Name, err, plan.Name)
 		}
-		generation = now
+		since.generation = now
 		return err
 	})
-	return before, generation, err
+	return since, err
 }
 
 // setPaused sets spec.paused in the given version of a plan, or removes the field if value is nil, and returns the new
@@ -167,10 +170,10 @@ func setPaused(ctx context.Context, w client.Client, plan *v1.Plan, version stri
 	return now.Generation, err
 }
 
-// restore sets spec.paused back to its value before the pause, or removes the field if before is nil. generation is the
-// generation after the pause. If another client has changed the spec since then, restore does not change it, because
-// the other user may want the plan to be paused.
-func restore(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan, generation int64, before any) error {
+// restore sets spec.paused back to its value before the pause, or removes the field if it was not set. If another
+// client has changed the spec since then, restore does not change it, because the other client's user may want the plan
+// to be paused.
+func restore(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan, since paused) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the status changes while members pause
 		now := &v1.Plan{}
 		if err := h.Get(ctx, client.ObjectKeyFromObject(plan), now); err != nil {
@@ -179,10 +182,10 @@ func restore(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan, ge
 		switch {
 		case now.UID == plan.UID && !now.Spec.Paused:
 			return nil
-		case now.UID != plan.UID || now.Generation != generation:
+		case now.UID != plan.UID || now.Generation != since.generation:
 			return errChanged
 		}
-		_, err := setPaused(ctx, w, now, now.ResourceVersion, before)
+		_, err := setPaused(ctx, w, now, now.ResourceVersion, since.before)
 		return err
 	})
 }

@@ -287,7 +287,7 @@ func TestARetryPausesNoPlanThatAnotherClientPausesFirst(t *testing.T) {
 		r.apply()
 		return true
 	})
-	_, _, err := pause(t.Context(), &cli.Hub{WithWatch: r.Client}, faster, plan)
+	_, err := pause(t.Context(), &cli.Hub{WithWatch: r.Client}, faster, plan)
 	if err == nil || !strings.Contains(err.Error(), "is paused") {
 		t.Errorf("got %v, want an error that says that the plan is paused", err)
 	}

@@ -60,7 +60,7 @@ they exist. Quotas and other settings are fields of the Project: see "kubectl ex
 			if err != nil {
 				return err
 			}
-			err = change.Make(h, c.OutOrStdout(), p, "created", func(w client.Client) error { return w.Create(ctx, p) })
+			err = change.Make(h, p, "created", func(w client.Client) error { return w.Create(ctx, p) })
 			if apierrors.IsAlreadyExists(err) {
 				return fmt.Errorf("create Project %s/%s: it exists: add namespaces with \"kubectl drover project "+
 					"add-namespace\"", h.Workspace, cli.Visible(args[0]))
@@ -152,7 +152,7 @@ func addNamespaces(ctx context.Context, c *cobra.Command, h *cli.Hub, change *cl
 			p.Spec.Namespaces, done = append(p.Spec.Namespaces, name), "configured"
 		}
 	}
-	return change.Make(h, c.OutOrStdout(), p, done, func(w client.Client) error {
+	return change.Make(h, p, done, func(w client.Client) error {
 		return w.Patch(ctx, p, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	})
 }

@@ -60,7 +60,7 @@ named Cluster cannot be adopted.`,
 				if err != nil {
 					return err
 				}
-				return adopt(ctx, h, c.OutOrStdout(), found, yes || !all, !all)
+				return adopt(ctx, h, c.OutOrStdout(), found, adoption{act: yes || !all, strict: !all})
 			})
 		},
 		ValidArgsFunction: o.CompleteNames("Cluster"),
@@ -115,9 +115,16 @@ func candidates(ctx context.Context, h *cli.Hub, workspace string, names []strin
 	return found, nil
 }
 
-// adopt lists the candidates. If act is set, it also adopts them. If strict is set, adopt returns an error if any
-// Cluster cannot be adopted.
-func adopt(ctx context.Context, h *cli.Hub, out io.Writer, found []candidate, act, strict bool) error {
+// adoption says how to adopt candidates.
+type adoption struct {
+	// act is false if the candidates are only listed.
+	act bool
+	// strict makes a Cluster that cannot be adopted an error.
+	strict bool
+}
+
+// adopt lists the candidates and adopts them.
+func adopt(ctx context.Context, h *cli.Hub, out io.Writer, found []candidate, how adoption) error {
 	if err := list(out, found); err != nil {
 		return err
 	}
@@ -125,10 +132,10 @@ func adopt(ctx context.Context, h *cli.Hub, out io.Writer, found []candidate, ac
 	adopted, open := 0, 0
 	for _, c := range found {
 		switch {
-		case c.Problem != "" && strict:
+		case c.Problem != "" && how.strict:
 			errs = append(errs, fmt.Errorf("adopt the agent of Cluster %s/%s: %s", c.cluster.Namespace, c.cluster.Name, c.Problem))
 		case c.Identity == nil:
-		case !act:
+		case !how.act:
 			open++
 		default:
 			registration.WriteIdentity(c.secret, c.cluster, *c.Identity)

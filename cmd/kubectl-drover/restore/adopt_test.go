@@ -85,7 +85,7 @@ func TestAdopt(t *testing.T) {
 					t.Fatal(err)
 				}
 				var out bytes.Buffer
-				err = adopt(t.Context(), h, &out, found, tt.act, tt.names != nil)
+				err = adopt(t.Context(), h, &out, found, adoption{act: tt.act, strict: tt.names != nil})
 				if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("error %v, want %q", err, tt.err)
 				}
@@ -112,7 +112,7 @@ func TestAdopt(t *testing.T) {
 		if err := h.Update(t.Context(), changed); err != nil {
 			t.Fatal(err)
 		}
-		if err := adopt(t.Context(), h, &bytes.Buffer{}, found, true, true); err == nil {
+		if err := adopt(t.Context(), h, &bytes.Buffer{}, found, adoption{act: true, strict: true}); err == nil {
 			t.Error("a key that was not listed is adopted")
 		}
 	})
@@ -127,7 +127,7 @@ func TestAdopt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = adopt(t.Context(), h, &bytes.Buffer{}, found, true, false)
+		err = adopt(t.Context(), h, &bytes.Buffer{}, found, adoption{act: true})
 		if err == nil || !strings.Contains(err.Error(), "Cluster team-a/alpha") || adopted(t, h) != "beta-agent" {
 			t.Errorf("%v, adopted %q", err, adopted(t, h))
 		}

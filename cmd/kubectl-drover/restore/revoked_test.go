@@ -87,7 +87,7 @@ func restoredHost() restoredObjects {
 	return hub
 }
 
-// A stolen machine would be accepted with its identity again, and would get its plan with the plan's secrets.
+// A stolen machine would be accepted with its identity again, and would get its instructions with their secrets.
 func TestRevokedAgentsOfHostsAreFound(t *testing.T) {
 	t.Parallel()
 	const both = "rack1-host-join rack1-host-identity"

@@ -6,7 +6,6 @@ package session
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -69,19 +68,14 @@ func NewClusters(shared *cli.Options) *cobra.Command {
 // reachable returns the Clusters that the user can reach. The list comes from the hub's proxy. If the user has not
 // signed in and the kubeconfig points to the hub's API server, the list comes from that API server.
 func (o *options) reachable(ctx context.Context, workspace, selector string) (reachable, error) {
-	session, err := o.signedIn(ctx)
-	if errors.Is(err, login.ErrSignedOut) {
-		p, failed := o.plain(ctx)
-		if failed != nil {
-			return reachable{}, neither(err, failed)
-		}
-		if session, failed = p.session(o.UserAgent()); failed != nil {
-			return p.clusters(ctx, workspace, selector)
-		}
-		err = nil
-	}
+	session, p, err := o.sessionOrPlain(ctx)
 	if err != nil {
 		return reachable{}, err
+	}
+	if p != nil {
+		if session, err = p.session(o.UserAgent()); err != nil {
+			return p.clusters(ctx, workspace, selector)
+		}
 	}
 	return clustersOf(ctx, session, workspace, selector)
 }

@@ -146,6 +146,7 @@ func (o *options) accountToken(c *cobra.Command, audience string) error {
 	if err != nil {
 		return fmt.Errorf("find the hub: %w", err)
 	}
+	o.Patient(config)
 	authentication, noAuthentication := authenticationclient.NewForConfig(config)
 	core, noCore := coreclient.NewForConfig(config)
 	if err := errors.Join(noAuthentication, noCore); err != nil {

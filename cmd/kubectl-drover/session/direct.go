@@ -108,8 +108,10 @@ func addDirect(config *clientcmdapi.Config, session *login.Session, c reachableC
 	}
 	name := hub + "-direct"
 	isNew := config.Contexts[name] == nil
-	setContext(config, name, name, c.Direct.Server, []byte(c.Direct.CA),
-		execCredential("get-token", "--hub", session.Issuer, "--cluster", c.String(), "--direct"))
+	setContext(config, name, entry{
+		user: name, server: c.Direct.Server, ca: []byte(c.Direct.CA),
+		exec: execCredential("get-token", "--hub", session.Issuer, "--cluster", c.String(), "--direct"),
+	})
 	if isNew {
 		config.Contexts[name].Namespace = config.Contexts[hub].Namespace
 	}
@@ -134,7 +136,8 @@ func (o *options) getDirectToken(c *cobra.Command, s signing, store login.Store,
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), limit)
 	defer cancel()
-	next, err := o.fetchDirect(ctx, c, s, store, issuer, there)
+	s.quiet = there
+	next, err := o.fetchDirect(ctx, c, s, store, issuer)
 	if err == nil || !there || errors.Is(err, login.ErrSignedOut) {
 		if err != nil {
 			return err
@@ -150,9 +153,11 @@ func (o *options) getDirectToken(c *cobra.Command, s signing, store login.Store,
 	return printDirect(c, kept, now)
 }
 
-// fetchDirect gets a token from the hub and stores it. It asks the user to sign in only if there is no valid token.
-func (o *options) fetchDirect(ctx context.Context, c *cobra.Command, s signing, store login.Store, issuer string, quiet bool) (login.DirectToken, error) {
-	session, err := o.freshSession(ctx, c, s, store, issuer, quiet)
+// fetchDirect gets a token from the hub and stores it.
+func (o *options) fetchDirect(
+	ctx context.Context, c *cobra.Command, s signing, store login.Store, issuer string,
+) (login.DirectToken, error) {
+	session, err := o.freshSession(ctx, c, s, store, issuer)
 	if err != nil {
 		return login.DirectToken{}, err
 	}

@@ -177,7 +177,7 @@ func (o *options) getToken(c *cobra.Command, s signing) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), s.timeout+cli.CommandLimit)
 	defer cancel()
-	session, err := o.freshSession(ctx, c, s, store, issuer, false)
+	session, err := o.freshSession(ctx, c, s, store, issuer)
 	if err != nil {
 		return err
 	}
@@ -195,9 +195,11 @@ func (o *options) getToken(c *cobra.Command, s signing) error {
 	return printCredential(c, token, metav1.NewTime(until))
 }
 
-// freshSession returns the session for a hub, with a token that is not about to expire. If necessary, it asks the user
-// to sign in, unless quiet is set.
-func (o *options) freshSession(ctx context.Context, c *cobra.Command, s signing, store login.Store, issuer string, quiet bool) (*login.Session, error) {
+// freshSession returns the session for a hub. The session's token is not about to expire. If necessary, it asks the
+// user to sign in, unless s.quiet is set.
+func (o *options) freshSession(
+	ctx context.Context, c *cobra.Command, s signing, store login.Store, issuer string,
+) (*login.Session, error) {
 	asked := caller(os.Getenv(execInfo), os.Stdin)
 	return store.Fresh(ctx, issuer, func(ctx context.Context, before *login.Session) (*login.Session, error) {
 		if before == nil {
@@ -207,7 +209,7 @@ func (o *options) freshSession(ctx context.Context, c *cobra.Command, s signing,
 		if err == nil || !errors.Is(err, login.ErrRefused) {
 			return next, untrustedHub(err)
 		}
-		if !asked.Interactive || quiet {
+		if !asked.Interactive || s.quiet {
 			return nil, signedOut(err, issuer)
 		}
 		at, err := login.Discover(ctx, issuer, before.CA)

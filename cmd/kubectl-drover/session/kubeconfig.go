@@ -140,12 +140,13 @@ func (o *options) writeKubeconfig(c *cobra.Command, to target, session *login.Se
 			}
 			continue
 		}
-		token, failed := addToken(c.Context(), config, session, cluster, name, to.ttl)
+		token, failed := tokenFor(c.Context(), session, cluster, to.ttl)
 		if failed != nil {
 			err = failed
 			break
 		}
 		made = append(made, token)
+		setToken(config, name, token)
 	}
 	if err == nil {
 		err = file.write(config)
@@ -211,8 +212,10 @@ func revokeAll(ctx context.Context, session *login.Session, tokens []scriptToken
 	return errors.Join(all...)
 }
 
-// addToken gives the user entry of a context a new script token.
-func addToken(ctx context.Context, config *clientcmdapi.Config, session *login.Session, cluster reachableCluster, name string, ttl time.Duration) (scriptToken, error) {
+// tokenFor returns a new script token for a Cluster.
+func tokenFor(
+	ctx context.Context, session *login.Session, cluster reachableCluster, ttl time.Duration,
+) (scriptToken, error) {
 	ctx, cancel := cli.Bounded(ctx)
 	defer cancel()
 	wanted := wantedToken{Description: "a kubeconfig", Cluster: cluster.String()}
@@ -223,13 +226,17 @@ func addToken(ctx context.Context, config *clientcmdapi.Config, session *login.S
 	if err != nil {
 		return made, fmt.Errorf("create a token for cluster %s: %w", cluster, err)
 	}
-	delete(config.AuthInfos, config.Contexts[name].AuthInfo)
-	config.AuthInfos[name], config.Contexts[name].AuthInfo = &clientcmdapi.AuthInfo{Token: made.Token}, name
 	return made, nil
 }
 
-// countContexts returns the number of contexts for the Clusters: one for access through the hub, and one for the
-// Cluster's own address, if it has one.
+// setToken gives a context a user entry with a token.
+func setToken(config *clientcmdapi.Config, name string, token scriptToken) {
+	delete(config.AuthInfos, config.Contexts[name].AuthInfo)
+	config.AuthInfos[name], config.Contexts[name].AuthInfo = &clientcmdapi.AuthInfo{Token: token.Token}, name
+}
+
+// countContexts returns the number of contexts for the Clusters. Access through the hub and a Cluster's own address
+// each need one context.
 func countContexts(clusters []reachableCluster) int {
 	n := len(clusters)
 	for _, c := range clusters {
@@ -244,34 +251,40 @@ func countContexts(clusters []reachableCluster) int {
 func addContext(config *clientcmdapi.Config, session *login.Session, c reachableCluster) string {
 	host := strings.TrimPrefix(session.Issuer, "https://")
 	name := c.String() + "@" + host
-	at := session.Issuer + cli.MemberPath(c.Namespace, c.Name)
-	if session.User != "" {
-		setContext(config, name, session.User, at, session.CA, nil)
-		return name
+	at := entry{user: session.User, server: session.Issuer + cli.MemberPath(c.Namespace, c.Name), ca: session.CA}
+	if session.User == "" {
+		at.user, at.exec = "drover@"+host, execCredential("get-token", "--hub", session.Issuer)
 	}
-	setContext(config, name, "drover@"+host, at, session.CA, execCredential("get-token", "--hub", session.Issuer))
+	setContext(config, name, at)
 	return name
 }
 
-// setContext sets a context in a kubeconfig, together with its cluster entry and its user entry. The user entry gets
-// tokens by running exec. An existing context keeps its other settings, such as its namespace. Each entry stays in the
-// file that it was read from. If exec is nil, the user entry is not changed.
-func setContext(config *clientcmdapi.Config, name, user, server string, ca []byte, exec *clientcmdapi.ExecConfig) {
+// entry is the content of a context, with its cluster entry and its user entry.
+type entry struct {
+	user, server string
+	ca           []byte
+	// exec is how the user entry gets tokens. If it is nil, the user entry is not changed.
+	exec *clientcmdapi.ExecConfig
+}
+
+// setContext sets a context in a kubeconfig, together with its cluster entry and its user entry. An existing context
+// keeps its other settings, such as its namespace. Each entry stays in the file that it was read from.
+func setContext(config *clientcmdapi.Config, name string, to entry) {
 	cluster, auth, context := clientcmdapi.NewCluster(), clientcmdapi.NewAuthInfo(), clientcmdapi.NewContext()
 	if was := config.Clusters[name]; was != nil {
 		cluster.LocationOfOrigin = was.LocationOfOrigin
 	}
-	if was := config.AuthInfos[user]; was != nil {
+	if was := config.AuthInfos[to.user]; was != nil {
 		auth.LocationOfOrigin = was.LocationOfOrigin
 	}
 	if was := config.Contexts[name]; was != nil {
 		context = was
 	}
-	cluster.Server, cluster.CertificateAuthorityData = server, ca
-	auth.Exec, context.Cluster, context.AuthInfo = exec, name, user
+	cluster.Server, cluster.CertificateAuthorityData = to.server, to.ca
+	auth.Exec, context.Cluster, context.AuthInfo = to.exec, name, to.user
 	config.Clusters[name], config.Contexts[name] = cluster, context
-	if exec != nil {
-		config.AuthInfos[user] = auth
+	if to.exec != nil {
+		config.AuthInfos[to.user] = auth
 	}
 }
 

@@ -44,6 +44,7 @@ type signing struct {
 	noBrowser bool
 	timeout   time.Duration
 	caFile    string
+	quiet     bool // never asks the user to sign in
 }
 
 // NewLogin returns the command "login".

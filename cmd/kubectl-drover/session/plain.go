@@ -125,21 +125,13 @@ func (p *plainHub) unknownProxy(hasToken bool) error {
 // with the kubeconfig's own credentials. It rejects flags that choose the user, because they have no effect in the
 // kubeconfig that the calling commands write.
 func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
-	none := clientcmdapi.AuthInfo{}
-	if !equality.Semantic.DeepEqual(o.Overrides.AuthInfo, none) || o.Overrides.Context.AuthInfo != "" {
+	if o.choosesUser() {
 		return nil, errors.New("flags that choose the user, such as --as, --token and --user, are not supported here: " +
 			"select a context of this user with --context")
 	}
-	session, err := o.signedIn(ctx)
-	if !errors.Is(err, login.ErrSignedOut) {
+	session, p, err := o.sessionOrPlain(ctx)
+	if p == nil {
 		return session, err
-	}
-	if failed := o.publishedSession(ctx); failed != nil {
-		return nil, failed
-	}
-	p, failed := o.plain(ctx)
-	if failed != nil {
-		return nil, neither(err, failed)
 	}
 	if p.url == "" {
 		p.published = published(ctx, p.Hub)
@@ -147,7 +139,30 @@ func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
 	return p.session(o.UserAgent())
 }
 
-// neither returns an error that explains why the user has no session, and why the kubeconfig cannot be used instead.
+// choosesUser reports whether flags such as --as and --token choose the user of the hub's API server.
+func (o *options) choosesUser() bool {
+	return !equality.Semantic.DeepEqual(o.Overrides.AuthInfo, clientcmdapi.AuthInfo{}) ||
+		o.Overrides.Context.AuthInfo != ""
+}
+
+// sessionOrPlain returns the session of a user who has signed in. If the user has not signed in, it returns the hub
+// that the kubeconfig points to. All commands choose between the two in this way, so that they act as the same user.
+func (o *options) sessionOrPlain(ctx context.Context) (*login.Session, *plainHub, error) {
+	session, err := o.signedIn(ctx)
+	if !errors.Is(err, login.ErrSignedOut) {
+		return session, nil, err
+	}
+	if failed := o.publishedSession(ctx); failed != nil {
+		return nil, nil, failed
+	}
+	p, failed := o.plain(ctx)
+	if failed != nil {
+		return nil, nil, neither(err, failed)
+	}
+	return nil, p, nil
+}
+
+// neither explains why the user has no session and why the kubeconfig cannot be used instead.
 func neither(session, kubeconfig error) error {
 	if errors.Is(kubeconfig, cli.ErrNoHub) {
 		return fmt.Errorf("%w, or select a kubeconfig of the hub with --kubeconfig", session)

@@ -90,14 +90,14 @@ func (o *options) origin(ctx context.Context, session *login.Session) string {
 // publishedSession returns an error that names the user's session with the hub whose API server the current context may
 // lead to. It uses the addresses that the API server publishes, because the kubeconfig does not have them. The session
 // itself is not used: the API server may belong to a member, which must not choose the hub that a command acts on.
-// publishedSession returns nil if there is no such session.
+// publishedSession returns nil if there is no such session, or if flags choose the user.
 func (o *options) publishedSession(ctx context.Context) error {
 	store, err := sessions()
 	if err != nil {
 		return err
 	}
 	all, err := store.List()
-	if err != nil || len(all) == 0 || o.HubName != "" || o.Overrides.ClusterInfo.Server != "" {
+	if err != nil || len(all) == 0 || o.HubName != "" || o.Overrides.ClusterInfo.Server != "" || o.choosesUser() {
 		return nil
 	}
 	raw, err := o.Loading.GetStartingConfig()

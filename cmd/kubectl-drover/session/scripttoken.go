@@ -163,17 +163,22 @@ func newTokenRevoke(o *options) *cobra.Command {
 		ValidArgsFunction: o.completeTokens,
 		RunE: func(c *cobra.Command, ids []string) error {
 			return o.withSession(c, func(ctx context.Context, session *login.Session) error {
-				for _, id := range ids {
-					if err := revokeToken(ctx, session, id); err != nil {
-						return err
-					}
-					c.Printf("Revoked %s.\n", id)
-				}
-				return nil
+				return revokeTokens(ctx, session, ids, c.Printf)
 			})
 		},
 	}
 	return c
+}
+
+// revokeTokens revokes tokens, and reports each of them.
+func revokeTokens(ctx context.Context, session *login.Session, ids []string, report func(string, ...any)) error {
+	for _, id := range ids {
+		if err := revokeToken(ctx, session, id); err != nil {
+			return err
+		}
+		report("Revoked %s.\n", id)
+	}
+	return nil
 }
 
 // completeTokens completes the IDs of the user's tokens.

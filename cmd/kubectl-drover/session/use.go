@@ -344,8 +344,10 @@ func (o *options) loginContext(ctx context.Context, session *login.Session) erro
 	}
 	if host := strings.TrimPrefix(session.Issuer, "https://"); name == "" && accepted {
 		name = "hub@" + host
-		setContext(config, name, "drover@"+host, session.Issuer+cli.PathLocal, session.CA,
-			execCredential("get-token", "--hub", session.Issuer))
+		setContext(config, name, entry{
+			user: "drover@" + host, server: session.Issuer + cli.PathLocal, ca: session.CA,
+			exec: execCredential("get-token", "--hub", session.Issuer),
+		})
 		if err := markHub(config, name, session); err != nil {
 			return err
 		}

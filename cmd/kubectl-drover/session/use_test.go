@@ -4,6 +4,7 @@
 package session
 
 import (
+	"context"
 	"encoding/json"
 	"encoding/pem"
 	"io"
@@ -297,19 +298,23 @@ func TestWhoAmIRefusesAClusterThatIsNotAHub(t *testing.T) {
 	newUser(t, file).refuses(t, "does not lead to a hub", "whoami")
 }
 
-// publish writes the addresses of a hub's proxy as its manager does.
+// publish writes the addresses of a hub's proxy as its manager does. They are gone after the test.
 func publish(t *testing.T, hub *testkit.Env, servers ...string) {
 	t.Helper()
-	place := metav1.ObjectMeta{Namespace: managerNamespace, Name: "drover-ca"}
-	err := hub.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: managerNamespace}})
-	if err == nil || apierrors.IsAlreadyExists(err) {
-		err = client.IgnoreNotFound(hub.Client.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: place}))
+	published := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: managerNamespace, Name: "drover-ca"},
+		Data: map[string]string{"ca.crt": "the CA", "servers": strings.Join(servers, "\n")}}
+	withdraw := func(ctx context.Context) {
+		if err := hub.Client.Delete(ctx, published.DeepCopy()); client.IgnoreNotFound(err) != nil {
+			t.Fatal(err)
+		}
 	}
-	if err != nil {
+	err := hub.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: managerNamespace}})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
-	hub.Apply(t, &corev1.ConfigMap{ObjectMeta: place,
-		Data: map[string]string{"ca.crt": "the CA", "servers": strings.Join(servers, "\n")}})
+	withdraw(t.Context())
+	hub.Apply(t, published)
+	t.Cleanup(func() { withdraw(context.WithoutCancel(t.Context())) })
 }
 
 // signIn stores a session of the user at a hub whose proxy accepts the token.
@@ -332,7 +337,7 @@ func (u user) signIn(t *testing.T, url, caFile, token string) {
 }
 
 func TestUseAdvisesButDoesNotRememberTheContextThatPublishesTheHub(t *testing.T) {
-	server := testkit.Start(t)
+	server := testkit.Shared(t)
 	workspace := server.Workspace(t)
 	url, ca := newProxy(t, workspace, "of-alice")
 	command := `"kubectl drover use --hub=` + url + ` --ca FILE --context admin"`
@@ -379,7 +384,7 @@ func TestUseAdvisesButDoesNotRememberTheContextThatPublishesTheHub(t *testing.T)
 }
 
 func TestAHubsPublishedAddressIsAdvised(t *testing.T) {
-	hub := testkit.Start(t)
+	hub := testkit.Shared(t)
 	workspace := hub.Workspace(t)
 	url, ca := newProxy(t, workspace, "of-alice")
 	publish(t, hub, url)
@@ -403,6 +408,11 @@ func TestAHubsPublishedAddressIsAdvised(t *testing.T) {
 	u.refuses(t, advice+url+", where you are signed in: add --hub="+url+" if this is your hub",
 		"exec", "prod", "--", "true")
 	u.says(t, "1 of 1 Clusters: succeeded", "exec", "--hub="+url, "prod", "--", "true")
+	for _, command := range []string{"whoami", "clusters"} { // would act as another user than exec
+		u.refuses(t, advice+url, command, "--context", "admin")
+		u.says(t, "As user admin", command, "--context", "admin", "--as=bob", "--as-group=system:masters")
+	}
+	u.says(t, "prod", "clusters", "--hub="+url)
 
 	config = u.config(t) // another hub was selected since
 	config.Clusters["b"] = &clientcmdapi.Cluster{Server: "https://10.0.0.2:6443"}

@@ -35,16 +35,12 @@ func NewWhoAmI(shared *cli.Options) *cobra.Command {
 func (o *options) whoAmI(c *cobra.Command) error {
 	ctx, cancel := cli.Bounded(c.Context())
 	defer cancel()
-	session, err := o.signedIn(ctx)
-	if errors.Is(err, login.ErrSignedOut) {
-		h, failed := o.plain(ctx)
-		if failed != nil {
-			return neither(err, failed)
-		}
-		return h.whoAmI(ctx, c.OutOrStdout())
-	}
+	session, p, err := o.sessionOrPlain(ctx)
 	if err != nil {
 		return err
+	}
+	if p != nil {
+		return p.whoAmI(ctx, c.OutOrStdout())
 	}
 	var review authenticationv1.SelfSubjectReview
 	if err := askHub(ctx, session, "/v1/whoami", &review); err != nil {

@@ -29,8 +29,8 @@ const maxEndpoints = 32
 const fieldOwner = client.FieldOwner("drover-etcd")
 
 // pause pauses the Cluster API Cluster for a restore, or resumes it after the restore. A Cluster that a user has paused
-// remains paused.
-func (in *kubeadmCluster) pause(ctx context.Context, active *provisionv1.EtcdRestore, d kubeadm.Decision) error {
+// stays paused.
+func (in *input) pause(ctx context.Context, active *provisionv1.EtcdRestore, d kubeadm.Decision) error {
 	if active == nil {
 		return nil
 	}
@@ -44,8 +44,8 @@ func (in *kubeadmCluster) pause(ctx context.Context, active *provisionv1.EtcdRes
 	return nil
 }
 
-// give adds tasks to machines, and removes the tasks of snapshots and restores that have ended.
-func (in *kubeadmCluster) give(ctx context.Context, d kubeadm.Decision) error {
+// give adds tasks to machines. It removes the tasks of snapshots and restores that have ended.
+func (in *input) give(ctx context.Context, d kubeadm.Decision) error {
 	var errs []error
 	for i := range in.machines {
 		m := &in.machines[i]
@@ -85,6 +85,6 @@ func tasks(m *infrav1.DroverMachine, want []kubeadm.Task) *unstructured.Unstruct
 }
 
 // hold adds a finalizer to a restore. The finalizer keeps a deleted restore until the restore has ended.
-func (in *kubeadmCluster) hold(ctx context.Context, restore *provisionv1.EtcdRestore) error {
-	return setFinalizer(ctx, in.Client, restore, controllerutil.AddFinalizer)
+func (in *input) hold(ctx context.Context, restore *provisionv1.EtcdRestore) error {
+	return owned.SetFinalizer(ctx, in.Client, restore, provisionv1.FinalizerRestore, controllerutil.AddFinalizer)
 }

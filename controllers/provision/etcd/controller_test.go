@@ -122,8 +122,7 @@ func (w *world) reconcile(times int) {
 func (w *world) reconcileBy(writer client.Client) error {
 	w.t.Helper()
 	recorder := events.NewFakeRecorder(100)
-	backend := etcd.Kubeadm{Client: writer, Live: w.Client, Recorder: recorder, Now: func() time.Time { return w.now }}
-	r := &etcd.Reconciler{Client: writer, Live: w.Client, Recorder: recorder, Backend: backend}
+	r := &etcd.Reconciler{Client: writer, Live: w.Client, Recorder: recorder, Now: func() time.Time { return w.now }}
 	result, err := r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: w.namespace, Name: "web-infra"}})
 	w.again = result.RequeueAfter
 	for len(recorder.Events) > 0 {
@@ -325,8 +324,7 @@ func TestADroverClusterOfAnotherGivesTheMachinesOfAForeignClusterNoTask(t *testi
 	snapshot.Spec.ClusterRef.Name = "mine"
 	w.create(snapshot)
 	recorder := events.NewFakeRecorder(100)
-	backend := etcd.Kubeadm{Client: w.Client, Live: w.Client, Recorder: recorder, Now: func() time.Time { return w.now }}
-	r := &etcd.Reconciler{Client: w.Client, Live: w.Client, Recorder: recorder, Backend: backend}
+	r := &etcd.Reconciler{Client: w.Client, Live: w.Client, Recorder: recorder, Now: func() time.Time { return w.now }}
 	for range 2 {
 		request := ctrl.Request{NamespacedName: types.NamespacedName{Namespace: w.namespace, Name: "mine"}}
 		if _, err := r.Reconcile(t.Context(), request); err != nil {

@@ -22,8 +22,10 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
+	"github.com/drover-dev/drover/internal/provision/etcd"
 	"github.com/drover-dev/drover/internal/provision/hosts"
 	"github.com/drover-dev/drover/internal/provision/kubeadm"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // clientPort is the port on which kubeadm's etcd listens for clients.
@@ -32,28 +34,35 @@ const clientPort = 2379
 // lostTime is how long a snapshot or copy waits for a disconnected host before it fails.
 const lostTime = 10 * time.Minute
 
-// gather reads from the API server everything that a decision depends on. The machines have already been read.
-func (in *kubeadmCluster) gather(ctx context.Context, w *Wanted) error {
-	in.gatherWishes(w)
-	if err := in.gatherSource(ctx, w.Active()); err != nil {
+// gather reads everything that a decision depends on. It reads the machines before the snapshots and restores. A
+// machine keeps the outcome of a task until the status of the corresponding object contains it, so a finished object is
+// never mistaken for a new one.
+func (in *input) gather(ctx context.Context) (err error) {
+	if err = in.gatherMachines(ctx); err != nil {
 		return err
 	}
-	holding := w.Restores
-	if w.Active() != nil && in.decide.Restore.Problem != "" {
+	if in.objects, err = etcd.Read(ctx, in.Live, in.name.Namespace, refTo(in.name.Name)); err != nil {
+		return err
+	}
+	in.gatherWishes()
+	if err := in.gatherSource(ctx, in.active()); err != nil {
+		return err
+	}
+	holding := in.restores
+	if in.active() != nil && in.decide.Restore.Problem != "" {
 		// the objects that the rejected restore refers to no longer exist
 		holding = holding[1:]
 	}
 	in.decide.Retention, in.decide.Stored = retention(in.cluster), stored(in.scheduled, holding)
-	if in.problem != "" || w.Active() == nil {
+	if in.problem != "" || in.active() == nil {
 		return nil
 	}
-	paused, err := clusterapi.ControlPlanePaused(ctx, in.Live, in.owner)
-	in.decide.Paused = paused
+	in.decide.Paused, err = clusterapi.ControlPlanePaused(ctx, in.Live, in.owner)
 	return err
 }
 
 // gatherMachines reads the cluster and its control plane machines.
-func (in *kubeadmCluster) gatherMachines(ctx context.Context) error {
+func (in *input) gatherMachines(ctx context.Context) error {
 	cluster := &infrav1.DroverCluster{}
 	if err := in.Client.Get(ctx, in.name, cluster); apierrors.IsNotFound(err) {
 		in.problem = "there is no DroverCluster " + in.name.Name
@@ -89,7 +98,7 @@ func (in *kubeadmCluster) gatherMachines(ctx context.Context) error {
 }
 
 // hostOf reads a machine's Host. It returns nil if the machine has no Host.
-func (in *kubeadmCluster) hostOf(ctx context.Context, m *infrav1.DroverMachine) (*v1.Host, error) {
+func (in *input) hostOf(ctx context.Context, m *infrav1.DroverMachine) (*v1.Host, error) {
 	if m.Status.HostName == "" {
 		return nil, nil
 	}
@@ -142,17 +151,28 @@ func lost(host *v1.Host, now time.Time) bool {
 	return since != nil && now.After(since.Add(lostTime))
 }
 
-// gatherWishes collects the snapshots that the cluster's schedule has created, the requested snapshots, and the
-// restore.
-func (in *kubeadmCluster) gatherWishes(w *Wanted) {
-	for _, o := range w.All {
+// gatherWishes finds the snapshots and restores that have not ended, and the snapshots that the cluster's schedule has
+// created.
+func (in *input) gatherWishes() {
+	for _, o := range in.objects.Snapshots {
+		if !o.DeletionTimestamp.IsZero() {
+			continue
+		}
 		if in.cluster != nil && scheduledBy(o, in.cluster) {
 			in.scheduled = append(in.scheduled, o)
 		}
+		if !progress.SnapshotEnded(o.Status.Phase) {
+			in.snapshots = append(in.snapshots, o)
+			file := fileOf(o)
+			wish := kubeadm.SnapshotWish{UID: string(o.UID), File: file, S3: objectOf(in.cluster, file)}
+			in.decide.Snapshots = append(in.decide.Snapshots, wish)
+		}
 	}
 	sortScheduled(in.scheduled, in.Now())
-	for _, o := range w.Snapshots {
-		in.decide.Snapshots = append(in.decide.Snapshots, kubeadm.SnapshotWish{UID: string(o.UID), File: fileOf(o), S3: objectOf(in.cluster, fileOf(o))})
+	for _, o := range in.objects.Restores {
+		if !progress.RestoreEnded(o.Status.Phase) || slices.Contains(o.Finalizers, provisionv1.FinalizerRestore) {
+			in.restores = append(in.restores, o)
+		}
 	}
 }
 
@@ -188,7 +208,7 @@ func copyOf(cluster *infrav1.DroverCluster, snapshot *provisionv1.EtcdSnapshot) 
 }
 
 // gatherSource finds the file to restore.
-func (in *kubeadmCluster) gatherSource(ctx context.Context, restore *provisionv1.EtcdRestore) error {
+func (in *input) gatherSource(ctx context.Context, restore *provisionv1.EtcdRestore) error {
 	if restore == nil {
 		return nil
 	}
@@ -220,7 +240,7 @@ func (in *kubeadmCluster) gatherSource(ctx context.Context, restore *provisionv1
 }
 
 // source stores the location of a snapshot's file in wish.
-func (in *kubeadmCluster) source(wish *kubeadm.RestoreWish, snapshot *provisionv1.EtcdSnapshot) {
+func (in *input) source(wish *kubeadm.RestoreWish, snapshot *provisionv1.EtcdSnapshot) {
 	wish.Host, wish.File, wish.S3 = snapshot.Status.Host, snapshot.Status.Snapshot, copyOf(in.cluster, snapshot)
 	present := slices.ContainsFunc(in.decide.Machines, func(m kubeadm.Machine) bool { return m.Host == wish.Host && !m.Gone })
 	removing := kubeadm.Removing(in.decide.Machines, wish.Host, wish.File, kubeadm.Waiting, kubeadm.Running, kubeadm.Succeeded)

@@ -124,9 +124,9 @@ func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring
 	return t
 }
 
-// followSchedule creates a snapshot if one is due. It returns the time of the next check, or zero if no more checks are
-// needed. If the schedule cannot be parsed, the status of the DroverCluster says so.
-func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.Time, error) {
+// followSchedule creates a snapshot if one is due. It returns the time of the next check, or zero if no further check
+// is needed. If the schedule cannot be parsed, this is reported in the status of the DroverCluster.
+func (in *input) followSchedule(ctx context.Context) (time.Time, error) {
 	if in.cluster == nil || in.cluster.Spec.Etcd.Schedule == "" || !in.cluster.DeletionTimestamp.IsZero() {
 		return time.Time{}, nil
 	}
@@ -134,7 +134,7 @@ func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.T
 	if err != nil {
 		return time.Time{}, nil // the controller of DroverClusters reports the problem
 	}
-	t := timed(s, in.scheduled, len(w.Restores) > 0, in.Now())
+	t := timed(s, in.scheduled, len(in.restores) > 0, in.Now())
 	bootstrapped := slices.ContainsFunc(in.decide.Machines, func(m kubeadm.Machine) bool { return m.Provisioned && !m.Gone })
 	if t.due.IsZero() || in.problem != "" || !bootstrapped {
 		if !t.due.IsZero() && in.hopeless {
@@ -153,9 +153,9 @@ func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.T
 	return t.again, nil
 }
 
-// inTheWay returns an error if another object already has the name of a snapshot that is due. An object that the
-// schedule itself created is not an error. It exists if the provisioner was killed right after creating it.
-func (in *kubeadmCluster) inTheWay(ctx context.Context, cluster *infrav1.DroverCluster, o *provisionv1.EtcdSnapshot, due time.Time) error {
+// inTheWay returns an error if another object has the name of a snapshot that is due. An object that the schedule
+// itself created causes no error. Such an object can exist if the provisioner was killed right after creating it.
+func (in *input) inTheWay(ctx context.Context, cluster *infrav1.DroverCluster, o *provisionv1.EtcdSnapshot, due time.Time) error {
 	present := &provisionv1.EtcdSnapshot{}
 	if err := in.Live.Get(ctx, client.ObjectKeyFromObject(o), present); err != nil {
 		return client.IgnoreNotFound(err)
@@ -188,7 +188,7 @@ func scheduledSnapshot(cluster *infrav1.DroverCluster, due time.Time) *provision
 }
 
 // expire deletes scheduled snapshots that exceed the retention.
-func (in *kubeadmCluster) expire(ctx context.Context, d kubeadm.Decision) error {
+func (in *input) expire(ctx context.Context, d kubeadm.Decision) error {
 	var errs []error
 	for _, o := range in.scheduled {
 		if slices.Contains(d.Expired, string(o.UID)) {

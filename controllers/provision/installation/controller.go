@@ -29,9 +29,11 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/owned"
+	"github.com/drover-dev/drover/internal/provision/etcd"
 	"github.com/drover-dev/drover/internal/provision/hosts"
 	"github.com/drover-dev/drover/internal/provision/hub"
 	"github.com/drover-dev/drover/internal/provision/k3s"
+	"github.com/drover-dev/drover/internal/provision/progress"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -70,8 +72,8 @@ type input struct {
 	cluster      *v1.Cluster // nil if it does not exist
 	hosts        map[string]*v1.Host
 	given        map[string]hosts.Given // Secrets of Hosts that are taken
-	snapshots    []*provisionv1.EtcdSnapshot
-	restores     []*provisionv1.EtcdRestore
+	etcd         etcd.Objects
+	progress     progress.All      // progress of etcd; empty until the decision has been stored
 	refused      *status.Readiness // reason why the spec cannot be applied; nil if the spec can be applied
 	former       []*v1.Host        // Hosts that a former installation with this name took
 	unreadable   map[string]error  // Hosts whose instructions cannot be read and that are therefore left unchanged
@@ -94,7 +96,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	object := &provisionv1.ClusterInstallation{}
 	if err := r.Client.Get(ctx, req.NamespacedName, object); apierrors.IsNotFound(err) {
 		r.written.Forget(req.NamespacedName)
-		return ctrl.Result{}, r.releaseFormer(ctx, req.NamespacedName)
+		return ctrl.Result{}, errors.Join(r.releaseFormer(ctx, req.NamespacedName), r.refuseEtcd(ctx, req.NamespacedName))
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -103,9 +105,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		return ctrl.Result{}, r.setFinalizer(ctx, object, controllerutil.AddFinalizer)
 	}
 	in := r.newInput(object)
+	if err := r.gatherEtcd(ctx, in); err != nil {
+		return ctrl.Result{}, err
+	}
 	in.update = status.Begin(object)
 	defer func() {
-		err = errors.Join(err, r.written.Commit(ctx, status.Output{Client: r.Client, Recorder: r.Recorder}, in.update))
+		err = errors.Join(err, r.written.Commit(ctx, r.output(), in.update),
+			etcd.Write(ctx, r.output(), in.etcd, in.progress))
 	}()
 	step := r.advance
 	if !object.DeletionTimestamp.IsZero() {
@@ -114,6 +120,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	decided, err := step(ctx, in)
 	if why := hub.NotPermitted(ctx, r.Live, req.Namespace, err); why != "" {
 		err = nil
+		in.progress = in.waits(why)
 		decided = status.Readiness{Stalled: true, Reason: provisionv1.ReasonNotPermitted, Message: why, Again: hub.LookAgain}
 	}
 	if apierrors.IsConflict(err) { // another object took the Host, or the cache is outdated
@@ -123,6 +130,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	}
 	writeStatus(in, decided)
 	return ctrl.Result{RequeueAfter: cmp.Or(decided.Again, lookAgain)}, nil
+}
+
+func (r *Reconciler) output() status.Output {
+	return status.Output{Client: r.Client, Recorder: r.Recorder}
 }
 
 // consumer returns the value of spec.consumerRef for a Host that an installation takes.
@@ -138,16 +149,23 @@ func (r *Reconciler) hub() hosts.Hub {
 // decision.
 func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
 	why, err := r.gather(ctx, in)
-	if err != nil || why != nil {
-		return orNothing(why), err
+	if err != nil {
+		return status.Readiness{}, err
+	} else if why != nil {
+		in.progress = in.waits(why.Message)
+		return *why, nil
 	}
 	decision, err := k3s.Decide(in.decide)
 	if err == nil {
 		err = r.configure(ctx, in, &decision)
 	}
+	if err == nil {
+		err = r.save(ctx, in, decision.Stored)
+	}
 	if err != nil {
 		return status.Readiness{}, err
 	}
+	in.progress = decision.Etcd
 	failed, err := r.act(ctx, in, decision)
 	if err != nil {
 		return status.Readiness{}, err
@@ -166,19 +184,9 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, 
 	return v, nil
 }
 
-func orNothing(v *status.Readiness) status.Readiness {
-	if v == nil {
-		return status.Readiness{}
-	}
-	return *v
-}
-
-// act carries out a decision. If it cannot change a host, it continues with the others. It returns the errors by host
-// name.
+// act carries out a stored decision. If it cannot change a host, it continues with the others. It returns the errors by
+// host name.
 func (r *Reconciler) act(ctx context.Context, in *input, d k3s.Decision) (map[string]error, error) {
-	if err := r.save(ctx, in, d.Stored); err != nil {
-		return nil, err
-	}
 	me, failed := consumer(in.installation), maps.Clone(in.unreadable)
 	var conflict error
 	note := func(host string, err error) {
@@ -216,7 +224,7 @@ func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, next *k
 		return err
 	}
 	set, err := r.hub().GiveWithNote(ctx, in.hosts[host.Name], consumer(in.installation), in.given[host.Name],
-		next.HostInstructions, string(held))
+		hosts.Noted{HostInstructions: next.HostInstructions, Note: string(held)})
 	if set && host.Held == nil {
 		in.update.Event(status.Event{Reason: "HostJoins", Action: "Join", Message: fmt.Sprintf("Host %s joins as %s", host.Name, next.Roles)})
 	} else if set && host.Held.Start != next.Start {
@@ -228,6 +236,7 @@ func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, next *k
 // remove releases the Hosts and then removes the finalizer from the installation. A disconnected Host stays taken until
 // its agent has reconnected and has cleaned the machine.
 func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, error) {
+	in.progress = in.waits("it is being deleted")
 	if !slices.Contains(in.installation.Finalizers, provisionv1.FinalizerHosts) {
 		return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, nil
 	}

@@ -21,11 +21,9 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/controllers/provision/etcd"
 	"github.com/drover-dev/drover/controllers/provision/installation"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
@@ -42,7 +40,6 @@ type world struct {
 	*testkit.Env
 	t    *testing.T
 	r    *installation.Reconciler
-	etcd *etcd.Reconciler
 	name types.NamespacedName
 	now  time.Time
 }
@@ -53,7 +50,6 @@ func newWorld(t *testing.T) *world {
 	env.Provision(t)
 	w := &world{Env: env, t: t, name: types.NamespacedName{Namespace: env.Workspace(t), Name: "prod"}, now: time.Now()}
 	w.r = &installation.Reconciler{Client: env.Client, Live: env.Client, Recorder: events.NewFakeRecorder(1000), Now: func() time.Time { return w.now }}
-	w.etcd = &etcd.Reconciler{Client: env.Client, Live: env.Client, Recorder: w.r.Recorder, Backend: etcd.Installations{Progress: w.r.EtcdProgress}}
 	w.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "prod"}})
 	w.registration(get(w, "prod", &v1.Cluster{}).UID)
 	w.Apply(t, &provisionv1.ClusterInstallation{
@@ -111,13 +107,13 @@ func (w *world) host(name, use, address string) {
 func (w *world) report(name string, state v1.HostState, reason, address string) {
 	w.t.Helper()
 	h := get(w, name, &v1.Host{})
-	h.Status.State, h.Status.Plan = state, nil
+	h.Status.State, h.Status.Progress = state, nil
 	if address != "" {
 		h.Status.Machine = &v1.HostMachine{Addresses: []string{"fe80::1", address}, Labels: []string{"disk=fast"}}
 	}
 	if state != v1.HostAvailable {
-		given := get(w, name+v1.HostPlanSecretSuffix, &corev1.Secret{})
-		h.Status.Plan = &v1.HostPlanStatus{Version: string(given.UID) + "." + given.ResourceVersion}
+		given := get(w, name+v1.HostInstructionsSecretSuffix, &corev1.Secret{})
+		h.Status.Progress = &v1.HostProgress{Version: string(given.UID) + "." + given.ResourceVersion}
 	}
 	ready := metav1.ConditionFalse
 	if reason == v1.ReasonHostAvailable || reason == v1.ReasonActive {
@@ -133,10 +129,8 @@ func (w *world) report(name string, state v1.HostState, reason, address string) 
 func (w *world) reconcile(n int) *provisionv1.ClusterInstallation {
 	w.t.Helper()
 	for range n {
-		for _, r := range []reconcile.Reconciler{w.r, w.etcd} {
-			if _, err := r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
-				w.t.Fatal(err)
-			}
+		if _, err := w.r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
+			w.t.Fatal(err)
 		}
 	}
 	return get(w, "prod", &provisionv1.ClusterInstallation{})
@@ -146,14 +140,14 @@ func (w *world) reconcile(n int) *provisionv1.ClusterInstallation {
 func (w *world) instructions(host string) *protocol.HostInstructions {
 	w.t.Helper()
 	secret := &corev1.Secret{}
-	err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.name.Namespace, Name: host + v1.HostPlanSecretSuffix}, secret)
+	err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.name.Namespace, Name: host + v1.HostInstructionsSecretSuffix}, secret)
 	if apierrors.IsNotFound(err) {
 		return nil
 	} else if err != nil {
 		w.t.Fatal(err)
 	}
 	given := &protocol.HostInstructions{}
-	if err := json.Unmarshal(secret.Data[v1.HostPlanKey], given); err != nil {
+	if err := json.Unmarshal(secret.Data[v1.HostInstructionsKey], given); err != nil {
 		w.t.Fatal(err)
 	}
 	return given
@@ -542,7 +536,7 @@ func TestHostThatRefusesInstructionsDelaysNoOther(t *testing.T) {
 	w.host("w1", "worker", "10.1.0.2")
 	w.host("w2", "worker", "10.1.0.3")
 	w.reconcile(4)
-	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "w1-host-plan"}, Type: v1.SecretTypeHostPlan}
+	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "w1-host-plan"}, Type: v1.SecretTypeHostInstructions}
 	if err := w.Client.Create(t.Context(), foreign); err != nil {
 		t.Fatal(err)
 	}

@@ -6,53 +6,42 @@ package installation
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/owned"
-	"github.com/drover-dev/drover/internal/provision/hub"
+	"github.com/drover-dev/drover/internal/provision/etcd"
 	"github.com/drover-dev/drover/internal/provision/k3s"
 	"github.com/drover-dev/drover/internal/provision/progress"
 	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// gatherWanted reads the EtcdSnapshots and EtcdRestores of an installation, from oldest to newest. It includes objects
-// that have ended, because an outcome is discarded once its object is gone.
-func (r *Reconciler) gatherWanted(ctx context.Context, in *input) error {
-	snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}
-	for _, list := range []client.ObjectList{snapshots, restores} {
-		if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
-			return err
-		}
-	}
+// gatherEtcd reads the EtcdSnapshots and EtcdRestores of an installation. It includes objects that have ended, because
+// an outcome is discarded once its object is gone. If an object is in progress, the objects are read from the API
+// server, because the cache might not contain the last status yet.
+func (r *Reconciler) gatherEtcd(ctx context.Context, in *input) (err error) {
 	ref := provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfInstallation, Name: in.installation.Name}
-	for i := range snapshots.Items {
-		if snap := &snapshots.Items[i]; snap.Spec.ClusterRef == ref {
-			in.snapshots = append(in.snapshots, snap)
-		}
+	in.etcd, err = etcd.Read(ctx, r.Client, in.installation.Namespace, ref)
+	if err == nil && in.etcd.InProgress() {
+		in.etcd, err = etcd.Read(ctx, r.Live, in.installation.Namespace, ref)
 	}
-	for i := range restores.Items {
-		if restore := &restores.Items[i]; restore.Spec.ClusterRef == ref {
-			in.restores = append(in.restores, restore)
-		}
-	}
-	slices.SortFunc(in.snapshots, func(a, b *provisionv1.EtcdSnapshot) int { return progress.Older(a, b) })
-	slices.SortFunc(in.restores, func(a, b *provisionv1.EtcdRestore) int { return progress.Older(a, b) })
-	for _, snap := range in.snapshots {
+	return err
+}
+
+// wantEtcd converts the snapshots and restores to the form that the decision needs.
+func (in *input) wantEtcd() {
+	for _, snap := range in.etcd.Snapshots {
 		in.decide.Snapshots = append(in.decide.Snapshots, k3s.Snapshot{ID: string(snap.UID), Name: fileOf(snap)})
 	}
-	for _, restore := range in.restores {
+	for _, restore := range in.etcd.Restores {
 		in.decide.Restores = append(in.decide.Restores, wantedOf(in, restore))
 	}
-	return nil
 }
 
 // fileOf returns the prefix of a snapshot's file name. The prefix is unique even if a snapshot is deleted and another
@@ -71,12 +60,12 @@ func wantedOf(in *input, restore *provisionv1.EtcdRestore) k3s.Restore {
 		}
 		return wanted
 	}
-	i := slices.IndexFunc(in.snapshots, func(s *provisionv1.EtcdSnapshot) bool { return s.Name == spec.SnapshotName })
+	i := slices.IndexFunc(in.etcd.Snapshots, func(s *provisionv1.EtcdSnapshot) bool { return s.Name == spec.SnapshotName })
 	if i < 0 {
 		wanted.Problem = fmt.Sprintf("there is no EtcdSnapshot %s of this installation: its file outlives it, so name the file in spec.file", spec.SnapshotName)
 		return wanted
 	}
-	snap := in.snapshots[i].Status
+	snap := in.etcd.Snapshots[i].Status
 	wanted.Host, wanted.File, wanted.Begins = snap.Host, snap.Snapshot, true
 	switch {
 	case snap.Phase != provisionv1.SnapshotSucceeded:
@@ -114,78 +103,31 @@ func (r *Reconciler) configure(ctx context.Context, in *input, d *k3s.Decision) 
 	return nil
 }
 
-// EtcdProgress returns the progress of all snapshots and restores of an installation. It makes the same decision as
-// Reconcile, but does not carry it out.
-func (r *Reconciler) EtcdProgress(ctx context.Context, name types.NamespacedName) (progress.All, error) {
-	object := &provisionv1.ClusterInstallation{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
-	in := r.newInput(object)
-	err := r.Client.Get(ctx, name, object)
-	switch {
-	case apierrors.IsNotFound(err):
-		object.Namespace, object.Name = name.Namespace, name.Name
-		err = r.gatherWanted(ctx, in)
-		return in.waits("there is none of the name " + name.Name), err
-	case err != nil:
-		return progress.All{}, err
-	case !object.DeletionTimestamp.IsZero():
-		err = r.gatherWanted(ctx, in)
-		return in.waits("it is being deleted"), err
-	}
-	why, err := r.gather(ctx, in)
-	switch denied := hub.NotPermitted(ctx, r.Live, name.Namespace, err); {
-	case denied != "":
-		return in.waits(denied), nil
-	case err != nil:
-		return progress.All{}, err
-	case why != nil:
-		return in.waits(why.Message), nil
-	}
-	decision, err := k3s.Decide(in.decide)
-	if err != nil {
-		return progress.All{}, err
-	}
-	return in.progress(decision)
-}
-
-// progress returns the progress of all snapshots and restores after a decision.
-func (in *input) progress(d k3s.Decision) (progress.All, error) {
-	all := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}}
-	spec, err := json.Marshal(in.installation.Spec)
-	if err != nil {
-		return all, err
-	}
-	for i, snap := range in.snapshots {
-		p, settled := in.decide.SnapshotProgress(in.decide.Snapshots[i], d)
-		if !settled {
-			all.Again = soon
-			continue
-		}
-		if p.Phase == provisionv1.SnapshotRunning || p.Phase == provisionv1.SnapshotSucceeded {
-			p.Configuration = spec // the first value is kept
-		}
-		all.Snapshots[snap.UID] = p
-	}
-	for i, restore := range in.restores {
-		p, settled := in.decide.RestoreProgress(in.decide.Restores[i], d)
-		if !settled {
-			all.Again = soon
-			continue
-		}
-		all.Restores[restore.UID] = p
-	}
-	return all, nil
-}
-
-// waits returns the progress of all snapshots and restores while no decision about the installation is possible: they
-// are all waiting.
+// waits returns the progress of all snapshots and restores while no decision about the installation is possible. All of
+// them are waiting.
 func (in *input) waits(why string) progress.All {
-	all := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}, Again: lookAgain}
+	all := progress.NewAll()
 	why = "waits for its ClusterInstallation: " + why
-	for _, snap := range in.snapshots {
-		all.Snapshots[snap.UID] = progress.Snapshot{Phase: cmp.Or(snap.Status.Phase, provisionv1.SnapshotPending), Host: snap.Status.Host, Message: why}
+	for _, snap := range in.etcd.Snapshots {
+		all.Snapshots[snap.UID] = progress.Snapshot{
+			Phase: cmp.Or(snap.Status.Phase, provisionv1.SnapshotPending), Host: snap.Status.Host, Message: why,
+		}
 	}
-	for _, restore := range in.restores {
-		all.Restores[restore.UID] = progress.Restore{Phase: cmp.Or(restore.Status.Phase, provisionv1.RestorePending), Reason: provisionv1.ReasonWaiting, Message: why}
+	for _, restore := range in.etcd.Restores {
+		all.Restores[restore.UID] = progress.Restore{
+			Phase: cmp.Or(restore.Status.Phase, provisionv1.RestorePending), Reason: provisionv1.ReasonWaiting, Message: why,
+		}
 	}
 	return all
+}
+
+// refuseEtcd makes the snapshots and restores of an installation that does not exist wait.
+func (r *Reconciler) refuseEtcd(ctx context.Context, name types.NamespacedName) error {
+	in := r.newInput(&provisionv1.ClusterInstallation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},
+	})
+	if err := r.gatherEtcd(ctx, in); err != nil {
+		return err
+	}
+	return etcd.Write(ctx, r.output(), in.etcd, in.waits("there is none of the name "+name.Name))
 }

@@ -56,9 +56,7 @@ type store struct {
 // gather reads everything that a decision depends on. If an object is missing or invalid, the returned readiness
 // describes it. Otherwise, the readiness is nil.
 func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, error) {
-	if err := r.gatherWanted(ctx, in); err != nil {
-		return nil, err
-	}
+	in.wantEtcd()
 	spec := &in.installation.Spec
 	in.decide.Spec.ClusterInstallationSpec, in.decide.Generation = *spec, in.installation.Generation
 	var err error
@@ -337,7 +335,7 @@ func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, k
 	if untrusted.JSON([]byte(note), held, untrusted.Large()) != nil {
 		known.Held = &k3s.Held{Unreadable: true}
 		in.unreadable[host.Name] = fmt.Errorf(
-			"the annotation of Secret %s%s was changed: restore the Secret, or delete it, which cleans the host", host.Name, v1.HostPlanSecretSuffix)
+			"the annotation of Secret %s%s was changed: restore the Secret, or delete it, which cleans the host", host.Name, v1.HostInstructionsSecretSuffix)
 		return nil
 	}
 	known.Held, known.Host = held, progress.OfHost(host, version)

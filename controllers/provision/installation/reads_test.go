@@ -30,7 +30,7 @@ func TestInstructionsAreReadOnceForEachReconcile(t *testing.T) {
 		Get: func(
 			ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption,
 		) error {
-			if _, secret := o.(*corev1.Secret); secret && strings.HasSuffix(key.Name, v1.HostPlanSecretSuffix) {
+			if _, secret := o.(*corev1.Secret); secret && strings.HasSuffix(key.Name, v1.HostInstructionsSecretSuffix) {
 				reads++
 			}
 			return c.Get(ctx, key, o, options...)

@@ -4,16 +4,18 @@
 package installation_test
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -87,9 +89,9 @@ func TestSnapshotIsRestored(t *testing.T) {
 		last, reason, message string
 		phase                 provisionv1.EtcdRestorePhase
 	}{
-		{"stop", provisionv1.ReasonStopping, "host s1, which stops", provisionv1.RestoreStopping},
+		{"stop", provisionv1.ReasonStopping, "host s1 to stop", provisionv1.RestoreStopping},
 		{"restore", provisionv1.ReasonRestoring, "host s1, which replaces its data", provisionv1.RestoreRestoring},
-		{"password", provisionv1.ReasonJoining, "host s1, which starts", provisionv1.RestoreJoining},
+		{"password", provisionv1.ReasonJoining, "host s1, which is started again", provisionv1.RestoreJoining},
 		{"nodes", provisionv1.ReasonJoining, "host s1, which removes nodes", provisionv1.RestoreJoining},
 	} {
 		w.report("s1", v1.HostActive, v1.ReasonActive, "")
@@ -117,7 +119,7 @@ func TestFailedRestoreNamesTheHostAndTheReason(t *testing.T) {
 	w.reconcile(1)
 	w.report("s1", v1.HostInstalling, v1.ReasonInstructionFailed, "")
 	host := get(w, "s1", &v1.Host{})
-	host.Status.Plan.Output = "3 files have the name"
+	host.Status.Progress.Output = "3 files have the name"
 	if err := w.Client.Status().Update(t.Context(), host); err != nil {
 		t.Fatal(err)
 	}
@@ -240,11 +242,19 @@ func TestSnapshotEndsOnlyOnceItsOutcomeIsStored(t *testing.T) {
 	w.reconcile(2)
 	phase(provisionv1.SnapshotRunning, "host s1 is making the snapshot")
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
-	result, err := w.etcd.Reconcile(t.Context(), reconcile.Request{NamespacedName: w.name})
-	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > 5*time.Second {
-		t.Errorf("looks again after %v (%v), want soon: the installation is about to store the outcome", result.RequeueAfter, err)
+	w.r.Client = interceptor.NewClient(w.Client, interceptor.Funcs{
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.UpdateOption) error {
+			if o.GetName() == w.name.Name+provisionv1.SecretSuffix {
+				return errors.New("the Secret is not stored")
+			}
+			return c.Update(ctx, o, options...)
+		},
+	})
+	if _, err := w.r.Reconcile(t.Context(), reconcile.Request{NamespacedName: w.name}); err == nil {
+		t.Error("the outcome was not stored without an error, want the error")
 	}
 	phase(provisionv1.SnapshotRunning, "host s1 is making the snapshot")
+	w.r.Client = w.Client
 	w.reconcile(1)
 	phase(provisionv1.SnapshotSucceeded, "host s1 has made the snapshot")
 	if snap := get(w, "before", &provisionv1.EtcdSnapshot{}); snap.Status.Configuration == nil || !strings.Contains(string(snap.Status.Configuration.Raw), "v1.35.1+k3s1") {
@@ -261,7 +271,7 @@ func TestObjectsOfAMissingInstallationWait(t *testing.T) {
 	if err := w.Client.Create(t.Context(), restore); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.etcd.Reconcile(t.Context(), reconcile.Request{NamespacedName: w.name}); err != nil {
+	if _, err := w.r.Reconcile(t.Context(), reconcile.Request{NamespacedName: w.name}); err != nil {
 		t.Fatal(err)
 	}
 	w.phase("back", provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for its ClusterInstallation: there is none of the name other")

@@ -119,12 +119,13 @@ func (w *world) getHost(name string) *v1.Host {
 func (w *world) instructions(host string) *protocol.HostInstructions {
 	w.t.Helper()
 	secret := &corev1.Secret{}
-	err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.namespace, Name: host + v1.HostPlanSecretSuffix}, secret)
+	name := types.NamespacedName{Namespace: w.namespace, Name: host + v1.HostInstructionsSecretSuffix}
+	err := w.Client.Get(w.t.Context(), name, secret)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	given := &protocol.HostInstructions{}
-	if err := errors.Join(err, json.Unmarshal(secret.Data[v1.HostPlanKey], given)); err != nil {
+	if err := errors.Join(err, json.Unmarshal(secret.Data[v1.HostInstructionsKey], given)); err != nil {
 		w.t.Fatal(err)
 	}
 	return given

@@ -52,7 +52,7 @@ func ofHost(machine *infrav1.DroverMachine, host *v1.Host) status.Readiness {
 		return say(infrav1.ReasonHostLost, "Host %s: %s")
 	case provisioned(machine) && isAtWork(host):
 		return status.Readiness{Ready: true, Reason: infrav1.ReasonProvisioned, Message: "Host " + host.Name + " has carried out the bootstrap"}
-	case reason == v1.ReasonInstructionFailed, reason == v1.ReasonInterrupted, reason == v1.ReasonPlanInvalid:
+	case reason == v1.ReasonInstructionFailed, reason == v1.ReasonInterrupted, reason == v1.ReasonInstructionsInvalid:
 		return say(infrav1.ReasonBootstrapFailed, "Host %s: %s")
 	case host.Status.State == v1.HostActive:
 		return status.Readiness{Ready: true, Reason: infrav1.ReasonProvisioned, Message: "Host " + host.Name + " has carried out the bootstrap"}

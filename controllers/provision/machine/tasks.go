@@ -186,7 +186,7 @@ func isAtWork(host *v1.Host) bool {
 	case ready == nil:
 		return false
 	case ready.Reason == v1.ReasonInstructionFailed, ready.Reason == v1.ReasonInterrupted:
-		return host.Status.Plan != nil && strings.HasPrefix(host.Status.Plan.Instruction, protocol.HostTaskPrefix)
+		return host.Status.Progress != nil && strings.HasPrefix(host.Status.Progress.Instruction, protocol.HostTaskPrefix)
 	}
 	return ready.Reason == v1.ReasonInstalling
 }

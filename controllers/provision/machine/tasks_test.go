@@ -65,13 +65,13 @@ func (w *world) reports(host string, state v1.HostState, reason string, done int
 	w.t.Helper()
 	w.setHost(host, state, reason)
 	secret := &corev1.Secret{}
-	if err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.namespace, Name: host + v1.HostPlanSecretSuffix}, secret); err != nil {
+	if err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.namespace, Name: host + v1.HostInstructionsSecretSuffix}, secret); err != nil {
 		w.t.Fatal(err)
 	}
 	h := w.getHost(host)
-	h.Status.Plan = &v1.HostPlanStatus{Version: string(secret.UID) + "." + secret.ResourceVersion, Done: int32(done), Total: int32(len(w.instructions(host).Instructions)), Instruction: instruction}
+	h.Status.Progress = &v1.HostProgress{Version: string(secret.UID) + "." + secret.ResourceVersion, Done: int32(done), Total: int32(len(w.instructions(host).Instructions)), Instruction: instruction}
 	if reason == v1.ReasonInstructionFailed {
-		h.Status.Plan.Output = "first line\nno space left"
+		h.Status.Progress.Output = "first line\nno space left"
 	}
 	if err := w.Client.Status().Update(w.t.Context(), h); err != nil {
 		w.t.Fatal(err)
@@ -220,7 +220,7 @@ func TestForeignInstructionsAreReportedAndNotUsed(t *testing.T) {
 	name := w.provisioned()
 	w.tasks(name, "a")
 	w.reconcile(name, 1)
-	theirs := w.Replace(t.Context(), t, types.NamespacedName{Namespace: w.namespace, Name: "h1" + v1.HostPlanSecretSuffix})
+	theirs := w.Replace(t.Context(), t, types.NamespacedName{Namespace: w.namespace, Name: "h1" + v1.HostInstructionsSecretSuffix})
 	m := w.reconcile(name, 2)
 	ready := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionReady)
 	if ready == nil || ready.Reason != infrav1.ReasonSecretConflict || !strings.Contains(ready.Message, "delete their Secret") {

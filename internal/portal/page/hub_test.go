@@ -31,7 +31,8 @@ type fleet struct {
 	conn   *websocket.Conn
 	// secret contains each registration Secret, by name.
 	secret map[string]any
-	// denied contains the verbs that the user may not use.
+	// denied contains the verbs that the user may not use, or "create in team" for one workspace, and "create in "
+	// for all namespaces at once.
 	denied map[string]bool
 	// refusing means that the hub opens no streams.
 	refusing bool
@@ -102,12 +103,15 @@ func newFleet(t *testing.T, clusters int) *fleet {
 	mux.HandleFunc("POST /k8s/local/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
 		func(w http.ResponseWriter, r *http.Request) {
 			var review struct {
-				Spec struct{ ResourceAttributes struct{ Verb string } }
+				Spec struct {
+					ResourceAttributes struct{ Verb, Namespace string }
+				}
 			}
 			_ = json.NewDecoder(r.Body).Decode(&review)
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			allowed := !f.denied[review.Spec.ResourceAttributes.Verb]
+			asked := review.Spec.ResourceAttributes
+			allowed := !f.denied[asked.Verb] && !f.denied[asked.Verb+" in "+asked.Namespace]
 			_ = json.NewEncoder(w).Encode(map[string]any{"status": map[string]any{"allowed": allowed}})
 		})
 	mux.HandleFunc("/k8s/", f.serve)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/test/chromium"
 )
 
@@ -157,6 +158,10 @@ func realistic(f *fleet) {
 			status["agent"] = map[string]any{"version": "v0.9.2", "replicas": 2,
 				"image": "registry.example.com/drover/agent:v0.9.2"}
 			troubled(n, status)
+			if n == 17 || n == 118 {
+				object["status"] = joining(object["metadata"].(map[string]any)["name"].(string), v1.ReasonAwaitingAgent,
+					"")["object"].(map[string]any)["status"]
+			}
 			f.send(map[string]any{"type": "CHANGED", "kind": "clusters", "object": object})
 		}
 	}
@@ -196,6 +201,11 @@ func realistic(f *fleet) {
 	f.send(map[string]any{"type": "BOOKMARK", "resume": "r"})
 }
 
+// joinCommand is a command as a hub with a publicly trusted certificate creates it.
+const joinCommand = `(m=$(curl -sS -w '%{http_code}' https://hub.example.com/v1/import/k3x9m2.yaml) && case "$m" in ` +
+	`*200) printf %s "${m%200}" | kubectl apply --server-side --force-conflicts -f - ;; ` +
+	`*) printf '%s\n' "${m%???}" >&2; exit 1 ;; esac)`
+
 // fetched lets the hub answer what views fetch.
 func fetched(f *fleet) {
 	event := func(name, workspace, kind, reason, message string, ago time.Duration) any {
@@ -217,6 +227,10 @@ func fetched(f *fleet) {
 	f.respond("GET /k8s/local/api/v1/namespaces/retail/events", replies(200, map[string]any{"items": []any{
 		event("eu-west-07", "retail", "Normal", "AgentUpdated", "The agent runs v0.9.2 with 2 replicas.", 26*time.Minute),
 		event("eu-west-07", "retail", "Warning", "TunnelLost", lost, 28*time.Minute)}}))
+	f.on("GET /k8s/local/api/v1/namespaces/retail/secrets/eu-west-17-registration", always(map[string]any{
+		"metadata": map[string]any{"uid": "uid-of-the-secret", "ownerReferences": []any{map[string]any{"uid": "uid-17"}},
+			"labels": map[string]any{v1.LabelCluster: "eu-west-17", v1.LabelSecretKind: v1.SecretKindRegistration}},
+		"data": map[string]any{"command": []byte(joinCommand)}}))
 	var nodes []any
 	for i := range 10 {
 		ready, labels := "True", map[string]any{}
@@ -247,7 +261,7 @@ func member(name, ready, reason, message string) map[string]any {
 		{"AgentUpToDate", "AgentUpdated"}, {"GuardsApplied", "GuardsApplied"}} {
 		status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": other[0], "status": "True",
 			"reason": other[1], "lastTransitionTime": since,
-			"message": map[string]string{"AgentUpToDate": "The agent runs v0.9.2 with 2 replicas."}[other[0]]})
+			"message": map[string]string{"AgentUpToDate": "The agent's Deployment is as spec.agent says"}[other[0]]})
 	}
 	object["spec"] = map[string]any{"deletionPolicy": "Uninstall"}
 	return object
@@ -265,25 +279,18 @@ func troubled(n int, status map[string]any) {
 	}
 	switch n {
 	case 3, 61:
-		message := "The agent disconnected 12 minutes ago. It connects again by itself, unless the network prevents it."
+		message := "The agent's tunnel has ended: no heartbeat; it comes back by itself. If it does not, see the log of the " +
+			"agent in the cluster: kubectl -n drover-agent logs deploy/drover-agent"
 		set("Ready", "False", "TunnelLost", message, 12*time.Minute)
 		set("Connected", "False", "TunnelLost", message, 12*time.Minute)
 		status["lastSeen"] = time.Now().Add(-12 * time.Minute).UTC().Format(time.RFC3339)
 	case 40:
-		set("Ready", "False", "ApiServerUnhealthy", "The API server reports these checks as failed: etcd, rbac/bootstrap-roles.",
-			3*time.Hour)
+		set("Ready", "False", "ApiServerUnhealthy", "The agent finds its API server unhealthy: checks of /readyz fail: etcd, "+
+			"poststarthook/rbac/bootstrap-roles", 3*time.Hour)
 		status["nodes"] = map[string]any{"ready": 2, "total": 5, "summary": "2/5"}
 	case 90:
-		set("Ready", "False", "VersionSkew", "The agent speaks protocol 1 to 2, and the hub 3 to 4. Upgrade the agent.",
+		set("Ready", "False", "VersionSkew", "Agent v0.7.1 speaks protocol 1, the hub needs 3 or newer; upgrade the agent",
 			40*time.Hour)
-	case 17, 118:
-		for _, kind := range []string{"Ready", "Registered", "Connected"} {
-			set(kind, "False", "AwaitingAgent", "No agent has joined yet. Run the command in the registration Secret.",
-				4*time.Minute)
-		}
-		for _, key := range []string{"version", "distribution", "nodes", "allocatable", "requested", "agent"} {
-			delete(status, key)
-		}
 	case 7, 8, 99:
 		set("AgentUpToDate", "False", "AgentWaiting", "The agent keeps its image until its turn in the upgrade.", 2*time.Hour)
 	}

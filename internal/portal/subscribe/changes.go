@@ -211,6 +211,16 @@ func (c *changes) names(in func(namespace string) bool) map[types.NamespacedName
 	return found
 }
 
+// get returns the latest change to an object. If the object is not known, get returns a change without content.
+func (c *changes) get(name types.NamespacedName) object {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o, known := c.objects[name]; known {
+		return o
+	}
+	return object{NamespacedName: name}
+}
+
 // current reports whether a change is the latest change to its object.
 func (c *changes) current(o object) bool {
 	c.mu.Lock()

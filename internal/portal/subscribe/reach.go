@@ -4,6 +4,7 @@
 package subscribe
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -31,9 +32,29 @@ type reach struct {
 	names map[types.NamespacedName]types.UID
 }
 
-// same reports whether a later reach contains the same Clusters.
-func (r reach) same(later reach) bool {
-	return r.scope.same(later.scope) && maps.Equal(r.names, later.names)
+// compare finds the Clusters that the user could not reach at the previous review, and those that they can no longer
+// reach. Until these Clusters are checked again, the stream treats them as before.
+func (k *watched) compare(before map[types.NamespacedName]types.UID) {
+	now, names := k.reach.names, maps.Clone(before)
+	if names == nil {
+		names = map[types.NamespacedName]types.UID{}
+	}
+	k.reach.names, k.recheck = names, nil
+	all := maps.Clone(names)
+	maps.Copy(all, now)
+	for name := range all {
+		uid, reached := now[name]
+		switch {
+		case before[name] == uid:
+		case !k.workspaces[name.Namespace] && !k.reach.workspaces[name.Namespace]:
+			k.recheck = append(k.recheck, name)
+		case reached: // was sent because of a right
+			names[name] = uid
+		default:
+			delete(names, name)
+		}
+	}
+	slices.SortFunc(k.recheck, func(a, b types.NamespacedName) int { return cmp.Compare(a.String(), b.String()) })
 }
 
 // asReview reviews the "get" right on clusters/proxy in a workspace. If the workspace is empty, it reviews the right in

@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -90,10 +92,16 @@ func TestUsersSeeAPartOfTheClustersThatTheyCanReach(t *testing.T) {
 		}
 	})
 	t.Run("a binding is created and ends", func(t *testing.T) {
+		n := len(some.seen)
 		h.bind(alice, two, true)
 		some.until("clusters", a+"/one", a+"/two")
 		h.bind(alice, two, false)
 		some.until("clusters", a+"/one")
+		for _, m := range some.seen[n:] {
+			if m.Type == typeReset || m.Object == "one" {
+				t.Errorf("the client got %+v, want only messages about the Cluster of the binding", m)
+			}
+		}
 	})
 	t.Run("a changed Cluster is no longer selected", func(t *testing.T) {
 		third := h.cluster(t, a, "three", "")
@@ -224,6 +232,41 @@ func TestPartOfAClusterHasNothingElse(t *testing.T) {
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) || strings.Contains(string(data), "secret") {
 		t.Errorf("the message is\n%s\nwant\n%s", data, expected)
+	}
+}
+
+func TestOnlyClustersOfChangedBindingsAreCheckedAgain(t *testing.T) {
+	at := func(name string) types.NamespacedName {
+		workspace, cluster, _ := strings.Cut(name, "/")
+		return types.NamespacedName{Namespace: workspace, Name: cluster}
+	}
+	names := func(all ...string) map[types.NamespacedName]types.UID {
+		found := map[types.NamespacedName]types.UID{}
+		for _, name := range all {
+			name, uid, _ := strings.Cut(name, " ")
+			found[at(name)] = types.UID(uid)
+		}
+		return found
+	}
+	for name, tt := range map[string]struct {
+		before, now, keeps map[types.NamespacedName]types.UID
+		recheck            []types.NamespacedName
+	}{
+		"the first review that succeeds": {nil, names("a/one 1"), names(), []types.NamespacedName{at("a/one")}},
+		"nothing changed":                {names("a/one 1"), names("a/one 1"), names("a/one 1"), nil},
+		"bindings begin and end": {names("a/one 1", "a/two 2"), names("a/two 2", "a/three 3"), names("a/one 1", "a/two 2"),
+			[]types.NamespacedName{at("a/one"), at("a/three")}},
+		"a Cluster was created again": {names("a/one 1"), names("a/one 2"), names("a/one 1"),
+			[]types.NamespacedName{at("a/one")}},
+		"the user sees the workspaces by a right": {names("seen/one 1", "proxy/one 1"), names("seen/two 2", "proxy/one 2"),
+			names("seen/two 2", "proxy/one 2"), nil},
+	} {
+		k := &watched{scope: scope{workspaces: map[string]bool{"seen": true}},
+			reach: reach{scope: scope{workspaces: map[string]bool{"proxy": true}}, names: tt.now}}
+		k.compare(tt.before)
+		if !slices.Equal(k.recheck, tt.recheck) || !maps.Equal(k.reach.names, tt.keeps) {
+			t.Errorf("%s: checks %v and keeps %v, want %v and %v", name, k.recheck, k.reach.names, tt.recheck, tt.keeps)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/drover-dev/drover/internal/await"
@@ -50,6 +51,8 @@ type watched struct {
 	floor uint64 // the resource version up to which an earlier stream sent all changes
 	sure  uint64 // the resource version up to which this stream has sent all changes
 	reset bool   // whether a reset must be sent before anything else
+	// recheck contains Clusters that a binding, or its end, has made reachable or unreachable.
+	recheck []types.NamespacedName
 }
 
 type stream struct {
@@ -233,7 +236,7 @@ func (st *stream) write(ctx context.Context) error {
 }
 
 // again repeats the reviews of the user's identity and rights. If the rights for a kind have changed, the stream sends
-// the kind from the beginning.
+// the kind from the beginning. If only bindings for some Clusters have changed, it sends these Clusters.
 func (st *stream) again(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rightsLimit)
 	defer cancel()
@@ -248,8 +251,10 @@ func (st *stream) again(ctx context.Context) error {
 		before := *k
 		k.scope = k.feed.ask(ctx, st.may, st.workspaces(k), before.scope)
 		k.reach = st.reviewReach(ctx, k)
-		if !before.same(k.scope) || !before.reach.same(k.reach) {
+		if !before.same(k.scope) || !before.reach.scope.same(k.reach.scope) {
 			k.restart()
+		} else {
+			k.compare(before.reach.names)
 		}
 		unknown = unknown || k.unknown || k.reach.unknown
 	}
@@ -266,7 +271,7 @@ func (st *stream) again(ctx context.Context) error {
 
 // restart makes the stream send a kind from the beginning.
 func (k *watched) restart() {
-	k.at, k.until, k.floor, k.sure, k.reset = 0, k.feed.end().seq, 0, 0, true
+	k.at, k.until, k.floor, k.sure, k.reset, k.recheck = 0, k.feed.end().seq, 0, 0, true, nil
 }
 
 func (st *stream) flush(ctx context.Context) error {
@@ -295,6 +300,12 @@ func (st *stream) flushSome(ctx context.Context, k *watched) (more bool, err err
 		}
 		k.reset = false
 	}
+	for _, name := range k.recheck {
+		if err := st.sendObject(ctx, k, k.feed.get(name), true); err != nil {
+			return false, err
+		}
+	}
+	k.recheck = nil
 	snapshot := k.at < k.until
 	changed, known := k.feed.after(k.at, batch)
 	if !known {

@@ -22,7 +22,8 @@ import (
 
 const attack = "plant"
 
-func planOf(ids ...string) protocol.HostInstructions {
+// runs returns instructions with the given IDs.
+func runs(ids ...string) protocol.HostInstructions {
 	given := protocol.HostInstructions{}
 	for _, id := range ids {
 		given.Instructions = append(given.Instructions, protocol.HostInstruction{ID: id, Command: []string{"true"}})
@@ -37,14 +38,14 @@ func taken(t *testing.T) (*world, v1.HostConsumerRef) {
 	if err := w.Take(t.Context(), w.host, prod); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Give(t.Context(), w.host, prod, planOf("install")); err != nil {
+	if _, err := w.Give(t.Context(), w.host, prod, runs("install")); err != nil {
 		t.Fatal(err)
 	}
 	return w, prod
 }
 
-// impostor replaces the Secret with the instructions with a Secret that a user without hosts/plan can create. The new
-// Secret has the same labels, annotations and owner, and one more instruction, but not the type.
+// impostor replaces the Secret with the instructions with a Secret that a user without hosts/instructions can create.
+// The new Secret has the same labels, annotations and owner, and one more instruction, but not the type.
 func (w *world) impostor(ctx context.Context) {
 	w.t.Helper()
 	fake := w.instructions()
@@ -56,10 +57,10 @@ func (w *world) impostor(ctx context.Context) {
 	}
 	fake.ObjectMeta = metav1.ObjectMeta{Namespace: fake.Namespace, Name: fake.Name, Labels: fake.Labels, Annotations: fake.Annotations, OwnerReferences: fake.OwnerReferences}
 	fake.Type = corev1.SecretTypeOpaque
-	fake.Data[v1.HostPlanKey] = []byte(strings.Replace(string(fake.Data[v1.HostPlanKey]), `"instructions":[`, `"instructions":[{"id":"`+attack+`","command":["true"]},`, 1))
-	if _, err := protocol.ParseHostInstructions(fake.Data[v1.HostPlanKey]); err != nil || !strings.Contains(string(fake.Data[v1.HostPlanKey]), attack) {
+	fake.Data[v1.HostInstructionsKey] = []byte(strings.Replace(string(fake.Data[v1.HostInstructionsKey]), `"instructions":[`, `"instructions":[{"id":"`+attack+`","command":["true"]},`, 1))
+	if _, err := protocol.ParseHostInstructions(fake.Data[v1.HostInstructionsKey]); err != nil || !strings.Contains(string(fake.Data[v1.HostInstructionsKey]), attack) {
 		w.t.Fatalf("the impostor's instructions are %s, %v: want them to be readable, with an instruction of their own",
-			fake.Data[v1.HostPlanKey], err)
+			fake.Data[v1.HostInstructionsKey], err)
 	}
 	if err := w.Env.Client.Create(ctx, fake); err != nil {
 		w.t.Fatal(err)
@@ -85,8 +86,9 @@ func (w *world) before(act func(context.Context)) hosts.Hub {
 func (w *world) wantNone() {
 	w.t.Helper()
 	given := w.instructions()
-	if given != nil && given.Type == v1.SecretTypeHostPlan && strings.Contains(string(given.Data[v1.HostPlanKey]), attack) {
-		w.t.Errorf("the instructions are %s, want nothing of the impostor's", given.Data[v1.HostPlanKey])
+	if given != nil && given.Type == v1.SecretTypeHostInstructions &&
+		strings.Contains(string(given.Data[v1.HostInstructionsKey]), attack) {
+		w.t.Errorf("the instructions are %s, want nothing of the impostor's", given.Data[v1.HostInstructionsKey])
 	}
 }
 
@@ -103,9 +105,9 @@ func TestASecretWithoutInstructionsIsNeitherReadNorWrittenNorDeleted(t *testing.
 		t.Errorf("the note is %q of version %q, %v, want none", note, version, err)
 	}
 	for what, write := range map[string]func() error{
-		"set": func() error { _, err := w.Give(t.Context(), w.host, prod, planOf("other")); return err },
+		"set": func() error { _, err := w.Give(t.Context(), w.host, prod, runs("other")); return err },
 		"replace": func() error {
-			_, err := w.ReplaceInstructions(t.Context(), w.host, prod, planOf("other"), string(fake.UID)+"."+fake.ResourceVersion)
+			_, err := w.ReplaceInstructions(t.Context(), w.host, prod, runs("other"), string(fake.UID)+"."+fake.ResourceVersion)
 			return err
 		},
 		"release": func() error { _, err := w.Release(t.Context(), w.look(clean), prod); return err },
@@ -140,7 +142,7 @@ func TestInstructionsOfAnotherHostOrOwnerAreNotDrovers(t *testing.T) {
 			if _, _, err := w.Instructions(t.Context(), w.host); !errors.Is(err, hosts.ErrForeignInstructions) {
 				t.Errorf("read: %v, want ErrForeignInstructions", err)
 			}
-			if _, err := w.Give(t.Context(), w.host, prod, planOf("other")); !errors.Is(err, hosts.ErrForeignInstructions) {
+			if _, err := w.Give(t.Context(), w.host, prod, runs("other")); !errors.Is(err, hosts.ErrForeignInstructions) {
 				t.Errorf("give: %v, want ErrForeignInstructions", err)
 			}
 		})
@@ -183,7 +185,7 @@ func TestInstructionsThatAnotherWriterReplacesAreAConflict(t *testing.T) {
 	}
 }
 
-// change changes the instructions in the same way as a user with hosts/plan.
+// change changes the instructions in the same way as a user with hosts/instructions.
 func (w *world) change(ctx context.Context) {
 	w.t.Helper()
 	given := w.instructions()
@@ -194,12 +196,12 @@ func (w *world) change(ctx context.Context) {
 }
 
 func set(hub hosts.Hub, w *world, by v1.HostConsumerRef, _ string) error {
-	_, err := hub.Give(w.t.Context(), w.host, by, planOf("install", "more"))
+	_, err := hub.Give(w.t.Context(), w.host, by, runs("install", "more"))
 	return err
 }
 
 func replace(hub hosts.Hub, w *world, by v1.HostConsumerRef, version string) error {
-	_, err := hub.ReplaceInstructions(w.t.Context(), w.host, by, planOf("install", "more"), version)
+	_, err := hub.ReplaceInstructions(w.t.Context(), w.host, by, runs("install", "more"), version)
 	return err
 }
 
@@ -218,14 +220,14 @@ func TestInstructionsAreReplacedOnlyInTheVersionThatWasRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.change(t.Context())
-	if _, err := w.ReplaceInstructions(t.Context(), w.host, prod, planOf("install", "more"), version); !apierrors.IsConflict(err) {
+	if _, err := w.ReplaceInstructions(t.Context(), w.host, prod, runs("install", "more"), version); !apierrors.IsConflict(err) {
 		t.Errorf("after a change: %v, want a conflict", err)
 	}
 	_, version, err = w.Instructions(t.Context(), w.host)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if set, err := w.ReplaceInstructions(t.Context(), w.host, prod, planOf("install", "more"), version); err != nil || !set {
+	if set, err := w.ReplaceInstructions(t.Context(), w.host, prod, runs("install", "more"), version); err != nil || !set {
 		t.Errorf("of the version that was read: %t, %v, want it to be replaced", set, err)
 	}
 }
@@ -238,15 +240,15 @@ func TestFirstInstructionsDoNotReplaceASecretInTheirPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	made := func(ctx context.Context) {
-		fake := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.host.Namespace, Name: "m1-host-plan"}, Type: v1.SecretTypeHostPlan, StringData: map[string]string{"x": "y"}}
+		fake := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.host.Namespace, Name: "m1-host-plan"}, Type: v1.SecretTypeHostInstructions, StringData: map[string]string{"x": "y"}}
 		if err := w.Env.Client.Create(ctx, fake); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := w.before(made).Give(t.Context(), w.host, prod, planOf("install")); !apierrors.IsAlreadyExists(err) {
+	if _, err := w.before(made).Give(t.Context(), w.host, prod, runs("install")); !apierrors.IsAlreadyExists(err) {
 		t.Errorf("in the same moment: %v, want AlreadyExists", err)
 	}
-	if _, err := w.Give(t.Context(), w.host, prod, planOf("install")); !errors.Is(err, hosts.ErrForeignInstructions) {
+	if _, err := w.Give(t.Context(), w.host, prod, runs("install")); !errors.Is(err, hosts.ErrForeignInstructions) {
 		t.Errorf("the next time: %v, want ErrForeignInstructions", err)
 	}
 	if got := w.instructions(); string(got.Data["x"]) != "y" || len(got.Data) != 1 {

@@ -182,7 +182,7 @@ func (h Hub) Instructions(ctx context.Context, host *v1.Host) (*protocol.HostIns
 	case !secret.DeletionTimestamp.IsZero():
 		return nil, "", nil
 	}
-	instructions, err := protocol.ParseHostInstructions(secret.Data[v1.HostPlanKey])
+	instructions, err := protocol.ParseHostInstructions(secret.Data[v1.HostInstructionsKey])
 	if err != nil {
 		return nil, "", fmt.Errorf("read the instructions of Host %s/%s: %w", host.Namespace, host.Name, err)
 	}
@@ -200,7 +200,7 @@ func (h Hub) Give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 	if err != nil {
 		return false, err
 	}
-	return h.GiveWithNote(ctx, host, consumer, before, instructions, "")
+	return h.GiveWithNote(ctx, host, consumer, before, Noted{HostInstructions: instructions})
 }
 
 // ReplaceInstructions is like Give, but for instructions that were derived from the result of Instructions. version is
@@ -214,22 +214,27 @@ func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1
 	case before.secret == nil || versionOf(before.secret) != version:
 		return false, conflict(host, "the instructions were changed since they were read")
 	}
-	return h.GiveWithNote(ctx, host, consumer, before, instructions, "")
+	return h.GiveWithNote(ctx, host, consumer, before, Noted{HostInstructions: instructions})
+}
+
+// Noted contains instructions and a note about them, which Given.Note returns. The note must not contain secrets.
+type Noted struct {
+	protocol.HostInstructions
+	Note string
 }
 
 // GiveWithNote writes the instructions of a Host together with a note, and reports whether it wrote them. It replaces
 // the instructions in the argument given. If these have changed in the meantime, it returns a Conflict or AlreadyExists
-// error. The note must not contain secrets. Note returns it.
+// error.
 func (h Hub) GiveWithNote(
-	ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, given Given, instructions protocol.HostInstructions,
-	note string,
+	ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, given Given, next Noted,
 ) (bool, error) {
 	before := given.secret
 	if !TakenBy(host, consumer) || !host.DeletionTimestamp.IsZero() {
 		return false, fmt.Errorf("give Host %s/%s instructions: it is not taken for %s %s", host.Namespace, host.Name, consumer.Kind, consumer.Name)
 	}
-	instructions.Owner = consumer.Kind + "/" + consumer.Name
-	content, err := json.Marshal(instructions)
+	next.Owner = consumer.Kind + "/" + consumer.Name
+	content, err := json.Marshal(next.HostInstructions)
 	if err != nil {
 		return false, err
 	}
@@ -239,22 +244,23 @@ func (h Hub) GiveWithNote(
 	sum := sha256.Sum256(content)
 	digest := hex.EncodeToString(sum[:])
 	annotations := map[string]string{annotationDigest: digest}
-	if note != "" || before != nil && before.Annotations[annotationNote] != "" {
-		annotations[annotationNote] = note
+	if next.Note != "" || before != nil && before.Annotations[annotationNote] != "" {
+		annotations[annotationNote] = next.Note
 	}
 	switch {
 	case before != nil && !before.DeletionTimestamp.IsZero():
 		return false, conflict(host, "the Secret with the former ones is being deleted")
 	case before != nil && !given.ours:
 		return false, fmt.Errorf("give Host %s/%s instructions: %w", host.Namespace, host.Name, ErrForeignInstructions)
-	case before != nil && before.Annotations[annotationDigest] == digest && before.Annotations[annotationNote] == note:
+	case before != nil && before.Annotations[annotationDigest] == digest &&
+		before.Annotations[annotationNote] == next.Note:
 		return false, nil
 	}
 	want := corev1ac.Secret(secretName(host), host.Namespace).
 		WithLabels(marks(host).Labels).
 		WithAnnotations(annotations).
 		WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion(v1.GroupVersion.String()).WithKind("Host").WithName(host.Name).WithUID(host.UID)).
-		WithType(v1.SecretTypeHostPlan).WithData(map[string][]byte{v1.HostPlanKey: content})
+		WithType(v1.SecretTypeHostInstructions).WithData(map[string][]byte{v1.HostInstructionsKey: content})
 	if err := owned.WriteSecret(ctx, h.Client, before, want); err != nil {
 		return false, fmt.Errorf("give Host %s/%s instructions: %w", host.Namespace, host.Name, err)
 	}
@@ -307,16 +313,16 @@ func conflict(host *v1.Host, why string) error {
 	return fmt.Errorf("give Host %s/%s instructions: %w", host.Namespace, host.Name, apierrors.NewConflict(corev1.Resource("secrets"), secretName(host), errors.New(why)))
 }
 
-// marks returns the properties that identify the Secret with the instructions that Drover created for a Host. The name
-// is not sufficient, because any user who can write Secrets can create a Secret with this name. However, only users
-// with the "update" right on hosts/plan can create a Secret of this type, and the type of a Secret cannot be changed.
+// marks returns the marks that identify the Secret with the instructions that Drover created for a Host. The name is
+// not sufficient, because a user who can write Secrets can give any Secret this name. Only users with the "update"
+// right on hosts/instructions can create a Secret of this type. The type of a Secret cannot be changed.
 func marks(host *v1.Host) owned.Marks {
 	return owned.Marks{
-		Type: v1.SecretTypeHostPlan, Labels: map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostPlan}, Owner: host.UID,
+		Type: v1.SecretTypeHostInstructions, Labels: map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostInstructions}, Owner: host.UID,
 	}
 }
 
-func secretName(host *v1.Host) string { return host.Name + v1.HostPlanSecretSuffix }
+func secretName(host *v1.Host) string { return host.Name + v1.HostInstructionsSecretSuffix }
 
 // secret reads the Secret with the name that is reserved for a Host's instructions, and reports whether Drover created
 // it. It returns nil if there is no such Secret. It does not use a cache.

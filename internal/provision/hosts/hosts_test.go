@@ -160,10 +160,10 @@ func TestAHostIsGivenBackWhenItsInstructionsAreGoneAndItsMachineIsClean(t *testi
 	}
 	var got protocol.HostInstructions
 	secret := w.instructions()
-	if err := json.Unmarshal(secret.Data[v1.HostPlanKey], &got); err != nil || got.Owner != "Cluster/prod" || len(got.Instructions) != 1 {
+	if err := json.Unmarshal(secret.Data[v1.HostInstructionsKey], &got); err != nil || got.Owner != "Cluster/prod" || len(got.Instructions) != 1 {
 		t.Errorf("the instructions are %+v, %v", got, err)
 	}
-	if secret.Type != v1.SecretTypeHostPlan || secret.Labels[v1.LabelHost] != "m1" || secret.Labels[v1.LabelSecretKind] != v1.SecretKindHostPlan || len(secret.OwnerReferences) != 1 || secret.OwnerReferences[0].UID != w.host.UID {
+	if secret.Type != v1.SecretTypeHostInstructions || secret.Labels[v1.LabelHost] != "m1" || secret.Labels[v1.LabelSecretKind] != v1.SecretKindHostInstructions || len(secret.OwnerReferences) != 1 || secret.OwnerReferences[0].UID != w.host.UID {
 		t.Errorf("the Secret is %+v", secret.ObjectMeta)
 	}
 	for _, step := range []struct {
@@ -253,7 +253,8 @@ func TestNoHostIsTakenBeforeItsAgentHasReported(t *testing.T) {
 func TestUsersInstructionsAreNeitherReplacedNorRemoved(t *testing.T) {
 	t.Parallel()
 	w, prod := newWorld(t), consumer("prod")
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.host.Namespace, Name: "m1-host-plan"}, Type: v1.SecretTypeHostPlan}
+	secret := &corev1.Secret{Type: v1.SecretTypeHostInstructions}
+	secret.Namespace, secret.Name = w.host.Namespace, "m1-host-plan"
 	if err := w.Env.Client.Create(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // Decision lists the actions to take now.
@@ -40,6 +42,8 @@ type Decision struct {
 	Task, TaskHost string
 	// Restore is the next restore, or the restore in progress.
 	Restore CurrentRestore
+	// Etcd is the progress of all snapshots and restores. It may be shown once Stored has been stored.
+	Etcd progress.All
 	// Configure is the spec that the caller must write back now, or nil if there is none. The caller must record the
 	// new generation in Stored.Restore.
 	Configure []byte
@@ -78,7 +82,8 @@ func Decide(in Input) (Decision, error) {
 	}
 	d.count()
 	d.out.Stored = d.Stored
-	return d.out, nil
+	d.out.Etcd, err = d.progress()
+	return d.out, err
 }
 
 // steps performs the steps of the decision in order. It returns when a step has to wait.

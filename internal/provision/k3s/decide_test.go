@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -204,6 +205,14 @@ func TestRotationOfMissingKeysIsRefused(t *testing.T) {
 	}
 }
 
+// snapshotOn returns the host that makes a snapshot according to the snapshot's progress, or "" if there is none.
+func snapshotOn(d Decision, id types.UID) string {
+	if p := d.Etcd.Snapshots[id]; p.Phase == provisionv1.SnapshotRunning {
+		return p.Host
+	}
+	return ""
+}
+
 func TestOneWorkingServerMakesASnapshot(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 1)
@@ -211,7 +220,7 @@ func TestOneWorkingServerMakesASnapshot(t *testing.T) {
 	w.snapshots = []Snapshot{{"u1", "before-u1"}, {"u2", "later-u2"}}
 	out := w.decide()
 	given := out.Instructions["m0002"]
-	if out.SnapshotOn("u1") != "m0002" || out.SnapshotOn("u2") != "" || given.Task != "snapshot-u1" || given.Instructions[len(given.Instructions)-1].ID != "snapshot-u1" {
+	if snapshotOn(out, "u1") != "m0002" || snapshotOn(out, "u2") != "" || given.Task != "snapshot-u1" || given.Instructions[len(given.Instructions)-1].ID != "snapshot-u1" {
 		t.Fatalf("%s on %s: %+v", out.Task, out.TaskHost, given.Held)
 	}
 	if command := given.Instructions[len(given.Instructions)-1].Command; !slices.Equal(command[len(command)-3:], []string{"k3s", "1", "before-u1"}) {
@@ -219,18 +228,25 @@ func TestOneWorkingServerMakesASnapshot(t *testing.T) {
 	}
 	w.machines["m0002"].State = progress.Up
 	w.machines["m0002"].Connected = false
-	if out = w.decide(); out.SnapshotOn("u1") != "m0002" {
+	if out = w.decide(); snapshotOn(out, "u1") != "m0002" {
 		t.Errorf("another makes it, too, while the first is away: %s", out.TaskHost)
 	}
 	w.machines["m0002"].Connected = true
 	out = w.decide()
-	if got := out.Stored.Outcomes["u1"]; got != (Outcome{Host: "m0002"}) || out.SnapshotOn("u2") == "" {
-		t.Fatalf("outcome %+v, the next is made by %q", got, out.SnapshotOn("u2"))
+	if got := out.Stored.Outcomes["u1"]; got != (Outcome{Host: "m0002"}) || snapshotOn(out, "u2") == "" {
+		t.Fatalf("outcome %+v, the next is made by %q", got, snapshotOn(out, "u2"))
 	}
-	next := w.machines[out.SnapshotOn("u2")]
+	p := out.Etcd.Snapshots["u1"]
+	if p.Phase != provisionv1.SnapshotSucceeded || p.Host != "m0002" || !strings.Contains(string(p.Configuration), w.spec.Version) {
+		t.Errorf("the progress is %+v, want the success on m0002, and the spec", p)
+	}
+	next := w.machines[snapshotOn(out, "u2")]
 	next.State, next.Message = progress.Failed, "no room"
 	if out = w.decide(); out.Stored.Outcomes["u2"] != (Outcome{Host: next.Name, Problem: "no room"}) || out.Task != "" {
 		t.Errorf("outcomes %+v, task %q", out.Stored.Outcomes, out.Task)
+	}
+	if p := out.Etcd.Snapshots["u2"]; p.Phase != provisionv1.SnapshotFailed || !strings.Contains(p.Message, "no room") {
+		t.Errorf("the progress is %+v, want the failure with its reason", p)
 	}
 	w.snapshots = nil
 	if out = w.decide(); out.Stored.Outcomes != nil {

@@ -190,8 +190,8 @@ func TestSnapshotOnALostServerDelaysNoOther(t *testing.T) {
 		t.Errorf("a server that was away for a moment is given up: %+v", out.Stored.Outcomes)
 	}
 	lost.Lost = true
-	if out := w.decide(); out.Stored.Outcomes["u1"].Problem == "" || out.SnapshotOn("u2") == "" || out.SnapshotOn("u2") == lost.Name {
-		t.Errorf("outcomes %+v, the next is made by %q", out.Stored.Outcomes, out.SnapshotOn("u2"))
+	if out := w.decide(); out.Stored.Outcomes["u1"].Problem == "" || snapshotOn(out, "u2") == "" || snapshotOn(out, "u2") == lost.Name {
+		t.Errorf("outcomes %+v, the next is made by %q", out.Stored.Outcomes, snapshotOn(out, "u2"))
 	}
 }
 

@@ -127,13 +127,10 @@ func (in *Input) nodeIP(host *member) any {
 func (in *Input) dualStack() bool {
 	families := map[bool]bool{}
 	for _, config := range []map[string]any{in.Spec.Config, in.Spec.ServerConfig} {
-		for _, key := range []string{"cluster-cidr", "cluster-cidr+"} {
-			for _, text := range texts(config[key]) {
-				for cidr := range strings.SplitSeq(text, ",") {
-					if strings.Contains(cidr, "/") {
-						families[strings.Contains(cidr, ":")] = true
-					}
-				}
+		all := slices.Concat(texts(config["cluster-cidr"]), texts(config["cluster-cidr+"]))
+		for cidr := range strings.SplitSeq(strings.Join(all, ","), ",") {
+			if strings.Contains(cidr, "/") {
+				families[strings.Contains(cidr, ":")] = true
 			}
 		}
 	}

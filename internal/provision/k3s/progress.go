@@ -4,59 +4,75 @@
 package k3s
 
 import (
+	"encoding/json"
 	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// ended returns the outcome of a snapshot or restore that has ended. If stored is false, the outcome comes from this
-// decision and takes effect only after the decision has been stored.
-func (in *Input) ended(id string, d Decision) (o Outcome, ended, stored bool) {
-	if o, stored = in.Stored.Outcomes[id]; stored {
-		return o, true, true
+// progress returns the progress of all snapshots and restores.
+func (d *decision) progress() (progress.All, error) {
+	all := progress.NewAll()
+	if len(d.Snapshots) > 0 {
+		configuration, err := json.Marshal(d.Spec.ClusterInstallationSpec)
+		if err != nil {
+			return all, err
+		}
+		for _, snap := range d.Snapshots {
+			all.Snapshots[types.UID(snap.ID)] = d.snapshotProgress(snap, configuration)
+		}
 	}
-	o, ended = d.Stored.Outcomes[id]
-	return o, ended, false
+	for _, wanted := range d.Restores {
+		all.Restores[types.UID(wanted.ID)] = d.restoreProgress(wanted)
+	}
+	return all, nil
 }
 
-// SnapshotProgress returns the progress of a snapshot according to a decision. It returns false if the snapshot ends
-// with this decision, because the decision must be stored first.
-func (in *Input) SnapshotProgress(snap Snapshot, d Decision) (progress.Snapshot, bool) {
-	p := progress.Snapshot{Phase: provisionv1.SnapshotPending, File: snap.Name, Message: "waits for a server with etcd that is up, and has nothing else to do"}
-	o, ended, stored := in.ended(snap.ID, d)
-	host := d.SnapshotOn(snap.ID)
+func (d *decision) snapshotProgress(snap Snapshot, configuration []byte) progress.Snapshot {
+	p := progress.Snapshot{
+		Phase: provisionv1.SnapshotPending, File: snap.Name,
+		Message: "waits for a server with etcd that is up, and has nothing else to do",
+	}
+	o, ended := d.Stored.Outcomes[snap.ID]
 	switch {
 	case ended && o.Problem != "":
-		p.Phase, p.Host, p.Message = provisionv1.SnapshotFailed, o.Host, "create another EtcdSnapshot to try again: host "+o.Host+": "+o.Problem
+		p.Phase, p.Host = provisionv1.SnapshotFailed, o.Host
+		p.Message = "create another EtcdSnapshot to try again: host " + o.Host + ": " + o.Problem
 	case ended:
 		p.Phase, p.Host, p.Message = provisionv1.SnapshotSucceeded, o.Host, "host "+o.Host+" has made the snapshot"
-	case host != "":
-		p.Phase, p.Host, p.Message = provisionv1.SnapshotRunning, host, "host "+host+" is making the snapshot"
+	case d.out.Task == snapshotTask(snap.ID):
+		p.Phase, p.Host = provisionv1.SnapshotRunning, d.out.TaskHost
+		p.Message = "host " + p.Host + " is making the snapshot"
 	}
-	return p, ended == stored
+	if p.Phase == provisionv1.SnapshotRunning || p.Phase == provisionv1.SnapshotSucceeded {
+		p.Configuration = configuration // the first value is kept
+	}
+	return p
 }
 
-// RestoreProgress returns the progress of a restore according to a decision. It returns false if the restore ends with
-// this decision, because the decision must be stored first.
-func (in *Input) RestoreProgress(wanted Restore, d Decision) (progress.Restore, bool) {
-	o, ended, stored := in.ended(wanted.ID, d)
-	p := progress.Restore{Phase: provisionv1.RestorePending, Reason: provisionv1.ReasonWaiting, Message: "waits for EtcdRestore " + d.Restore.Name}
+func (d *decision) restoreProgress(wanted Restore) progress.Restore {
+	p := progress.Restore{Phase: provisionv1.RestorePending, Reason: provisionv1.ReasonWaiting}
+	o, ended := d.Stored.Outcomes[wanted.ID]
 	switch {
 	case ended:
 		p = o.progress()
 	case wanted.Problem != "":
 		p.Reason, p.Message, p.Stuck = provisionv1.ReasonSourceInvalid, wanted.Problem, true
-	case d.Restore.ID == wanted.ID:
-		p = d.Restore.progress()
+	case d.out.Restore.ID == wanted.ID:
+		p = d.out.Restore.progress()
 		if wanted.Cancel && d.Stored.Restore != nil && d.Stored.Restore.Replacing() {
 			p.Message = "it is too late to cancel, since data is being replaced; " + p.Message
 		}
-	case d.Restore.ID == "":
+	case d.out.Restore.ID == "":
 		p.Message = "waits to begin"
+	default:
+		p.Message = "waits for EtcdRestore " + d.out.Restore.Name
 	}
 	p.File = wanted.File
-	return p, ended == stored
+	return p
 }
 
 // progress returns the progress of a restore that has ended.

@@ -73,9 +73,15 @@ func TestRestoreStopsAllServersAndThenLetsThemJoinOne(t *testing.T) {
 	w.done()
 	w.step("2:stop 2:restore", StepRestore, "host m0002, which replaces its data")
 	w.restores[0].Cancel = true
-	w.step("", StepRestore, "replaces its data") // it is too late
+	out := w.step("", StepRestore, "replaces its data") // it is too late
+	if p := out.Etcd.Restores["r1"]; p.Phase != provisionv1.RestoreRestoring || !strings.Contains(p.Message, "too late to cancel") {
+		t.Errorf("the progress of r1 is %+v, want it to be restoring, and too late to cancel", p)
+	}
+	if p := out.Etcd.Restores["r2"]; p.Phase != provisionv1.RestorePending || p.Message != "waits for EtcdRestore of-r1" {
+		t.Errorf("the progress of r2 is %+v, want it to wait for r1", p)
+	}
 	w.done()
-	out := w.step("2:keep 2:start", StepJoin, "host m0002, which is started again")
+	out = w.step("2:keep 2:start", StepJoin, "host m0002, which is started again")
 	if w.stored.First != "m0002" || w.stored.Epoch != "r1" || len(out.Take) > 0 || out.Instructions["m0002"].Join != "" {
 		t.Errorf("stored %+v, take %v, joins by %q", w.stored, out.Take, out.Instructions["m0002"].Join)
 	}
@@ -95,6 +101,9 @@ func TestRestoreStopsAllServersAndThenLetsThemJoinOne(t *testing.T) {
 	w.done()
 	if out = w.decide(); out.Stored.Outcomes["r1"] != (Outcome{Host: "m0002", Restored: true}) || out.Stored.Restore != nil {
 		t.Fatalf("the outcome is %+v", out.Stored.Outcomes)
+	}
+	if p := out.Etcd.Restores["r1"]; p.Phase != provisionv1.RestoreSucceeded || p.Host != "m0002" || p.File != "before" {
+		t.Errorf("the progress of r1 is %+v, want the success on m0002 with its file", p)
 	}
 	w.restores = w.restores[:1]
 	w.settle(100)

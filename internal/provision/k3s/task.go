@@ -89,16 +89,8 @@ func (d *decision) tasks() (all []*task) {
 
 func snapshotTask(id string) string { return "snapshot-" + id }
 
-// SnapshotOn returns the host that is taking the given snapshot, or "" if there is none.
-func (d Decision) SnapshotOn(id string) string {
-	if d.Task != snapshotTask(id) {
-		return ""
-	}
-	return d.TaskHost
-}
-
-// decideTask assigns the next task to a server, and records the outcomes of tasks. Only one task runs at a time. A task
-// that has started continues.
+// decideTask decides which server carries out which task now, and records the outcomes of tasks. Only one task is
+// carried out at a time. A task that has started continues.
 func (d *decision) decideTask(removes int) {
 	calm := removes == 0
 	for _, m := range d.ordered() {

@@ -52,7 +52,7 @@ func OfHost(host *v1.Host, version string) Host {
 	if ready == nil {
 		return Host{}
 	}
-	p, reported := Host{Message: ready.Message}, host.Status.Plan
+	p, reported := Host{Message: ready.Message}, host.Status.Progress
 	if version == "" || reported == nil || reported.Version != version || host.Status.State == v1.HostCleaning {
 		return p
 	}
@@ -60,7 +60,7 @@ func OfHost(host *v1.Host, version string) Host {
 	switch {
 	case ready.Reason == v1.ReasonInstructionFailed, ready.Reason == v1.ReasonInterrupted:
 		p.State, p.Output = Failed, reported.Output
-	case ready.Reason == v1.ReasonPlanInvalid: // no instruction is running
+	case ready.Reason == v1.ReasonInstructionsInvalid: // no instruction is running
 		p.State, p.Instruction = Failed, ""
 	case host.Status.State == v1.HostActive:
 		p.State = Up

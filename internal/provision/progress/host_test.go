@@ -29,10 +29,10 @@ func TestProgressIsOfTheHostsCurrentInstructions(t *testing.T) {
 		"all is done":       {"v2", v1.ReasonActive, v1.HostActive, Host{State: Up, Done: 2, Instruction: "i"}},
 		"one has failed":    {"v2", v1.ReasonInstructionFailed, v1.HostInstalling, failed},
 		"one was killed":    {"v2", v1.ReasonInterrupted, v1.HostInstalling, failed},
-		"they are not read": {"v2", v1.ReasonPlanInvalid, v1.HostInstalling, Host{State: Failed, Done: 2}},
+		"they are not read": {"v2", v1.ReasonInstructionsInvalid, v1.HostInstalling, Host{State: Failed, Done: 2}},
 	} {
 		host := &v1.Host{Status: v1.HostStatus{
-			State: tt.state, Plan: &v1.HostPlanStatus{Version: "v2", Done: 2, Instruction: "i", Output: "no space"},
+			State: tt.state, Progress: &v1.HostProgress{Version: "v2", Done: 2, Instruction: "i", Output: "no space"},
 			Conditions: []metav1.Condition{{Type: v1.ConditionReady, Reason: tt.reason, Message: "why"}},
 		}}
 		tt.want.Message = "why"

@@ -5,12 +5,11 @@
 // creates the cluster.
 //
 // The package has no side effects. The packages k3s and kubeadm use the progress of hosts to compute the progress of
-// snapshots and restores. The package controllers/provision/etcd writes the result to the status of the objects.
+// snapshots and restores. The package internal/provision/etcd writes the result to the status of the objects.
 package progress
 
 import (
 	"cmp"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -108,6 +107,7 @@ func (p Restore) Fill(o *provisionv1.EtcdRestore) {
 type All struct {
 	Snapshots map[types.UID]Snapshot
 	Restores  map[types.UID]Restore
-	// Again is how long to wait before the next check. If it is 0, the next check waits for a change.
-	Again time.Duration
 }
+
+// NewAll returns an All without any object.
+func NewAll() All { return All{Snapshots: map[types.UID]Snapshot{}, Restores: map[types.UID]Restore{}} }

@@ -64,7 +64,7 @@ func (m *Member) apply(t testing.TB, manifest []byte) {
 		}
 		o := &unstructured.Unstructured{}
 		if err == nil {
-			err = yaml.Unmarshal(document, &o.Object)
+			err = yaml.UnmarshalStrict(document, &o.Object)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -6,7 +6,7 @@
 
 import { classes, html, useEffect, useId, useRef, useState } from "../lib/html.js";
 import { bytes, cores } from "../lib/quantity.js";
-import { clean, short } from "../lib/text.js";
+import { clean, digits, short } from "../lib/text.js";
 import { href } from "../core/router.js";
 import { Icon, Mark } from "./icons.js";
 import { toast } from "./toast.js";
@@ -110,6 +110,9 @@ export const Waves = ({ waves }) => html`<ol class="waves">${waves.slice(0, 20).
 
 /** @param {{ icon?: string, title: string, children?: any }} props */
 export const Empty = ({ icon = "search", title, children }) => html`<div class="empty"><${Icon} name=${icon} size=${28} /><p class="empty-title">${title}</p>${children && html`<div class="soft">${children}</div>`}</div>`;
+
+/** The end of a list of which only the first items are shown. @param {{ all: number, most: number }} props */
+export const More = ({ all, most }) => (all > most ? html`<li class="soft">${`And ${digits(all - most)} more.`}</li>` : null);
 
 /** @param {{ label?: string, rows?: number }} props */
 export const Loading = ({ label = "Loading", rows = 6 }) => html`<div class="loading" role="status"><span class="hidden">${label}</span>${Array.from({ length: rows }, () => html`<span class="bone"></span>`)}</div>`;

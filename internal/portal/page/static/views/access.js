@@ -19,9 +19,7 @@ import { Icon } from "../ui/icons.js";
 import { Card, Command, Empty, Facts, Heading, Loading, Note, State, Tabs } from "../ui/parts.js";
 import { Rows, Table } from "../ui/table.js";
 import { Conditions } from "./cluster.js";
-import { askRevoke, kindOf, mayChange, mayGrant, openEnd, openGrant } from "./grant.js";
-
-const soon = 7 * 86_400_000;
+import { Ended, Until, askRevoke, endsSoon, kindOf, mayChange, mayGrant, openEnd, openGrant } from "./grant.js";
 
 /** @type {WeakMap<object, ReturnType<typeof rowOf>>} */
 const known = new WeakMap();
@@ -48,11 +46,6 @@ const rows = derived(() => bindings.value.map((binding) => {
 
 const toBinding = (/** @type {any} */ binding) => href(["access", "bindings", binding.metadata.namespace, binding.spec.projectName ? "project" : "cluster", binding.metadata.name]);
 
-/** When a binding ends. @param {{ binding: any }} props */
-export const Until = ({ binding }) => (!binding.spec.expiresAt ? html`<span class="soft">no end</span>`
-  : expired(binding) ? html`<span class="bad">ended <${Time} at=${binding.spec.expiresAt} ago /></span>`
-  : html`<span class=${Date.parse(binding.spec.expiresAt) < Date.now() + soon ? "wait" : ""}><${Time} at=${binding.spec.expiresAt} /></span>`);
-
 /** @type {import("../ui/table.js").Column<BindingRow>[]} */
 const columns = [
   { id: "who", title: "Who", cell: (r) => html`${r.who} ${r.kind === "Group" && html`<span class="soft">group</span>`}`, sort: (r) => r.who },
@@ -78,30 +71,30 @@ const Top = () => {
 export function Access() {
   const [query, sort, ends, group] = ["q", "sort", "ends", "group"].map(param);
   const all = rows.value;
-  const [ended, ending] = useMemo(() => [all.filter((r) => expired(r.binding)), all.filter((r) => r.binding.spec.expiresAt && !expired(r.binding) && Date.parse(r.binding.spec.expiresAt) < Date.now() + soon)], [all]);
+  const [ended, ending] = useMemo(() => [all.filter((r) => expired(r.binding)), all.filter((r) => endsSoon(r.binding))], [all]);
   const found = useMemo(() => (ends === "ended" ? ended : ends === "soon" ? ending : all).filter((r) => query.toLowerCase().split(/\s+/).every((word) => r.text.includes(word))), [all, query, ends]);
   const chips = [["", "All", all.length], ["soon", "Ending within a week", ending.length], ["ended", "Ended", ended.length]];
   return html`<div class="view fill"><${Top} /><${Tabs} label="Parts of access" tabs=${tabs} current="bindings" path=${["access"]} />
     <div class="toolbar"><${Search} label="Search by person, role, cluster or project" value=${query} onInput=${(/** @type {string} */ q) => setQuery({ q })} />
       <div class="chips" role="group" aria-label="End">${chips.map(([value, label, n]) => html`<button type="button" class="chip" aria-pressed=${String(ends === value)} onClick=${() => setQuery({ ends: String(value) })}>${label} <span class="number">${n}</span></button>`)}</div>
       <label class="inline">Group by <select value=${group} onChange=${(/** @type {any} */ e) => setQuery({ group: e.target.value })}><option value="">nothing</option>${Object.keys(groupings).map((name) => html`<option value=${name}>${name}</option>`)}</select></label></div>
-    ${!loaded.value && all.length === 0 ? html`<${Loading} />` : html`<${Table} id="access" label="Bindings that you may watch" rows=${found} columns=${columns} href=${(/** @type {BindingRow} */ r) => toBinding(r.binding)} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} groupOf=${own(groupings, group)} query=${query + ends}
-      empty=${all.length === 0 ? html`<${Empty} icon="access" title="There are no bindings that you may watch">A binding gives a person or a group a role in clusters or in a project.</${Empty}>` : html`<${Empty} title="No binding is like that"><button type="button" onClick=${() => setQuery({ q: "", ends: "" })}>Clear the search</button></${Empty}>`} />`}</div>`;
+    ${!loaded.value && all.length === 0 ? html`<${Loading} />` : html`<${Table} id="access" label="Bindings that you can see" rows=${found} columns=${columns} href=${(/** @type {BindingRow} */ r) => toBinding(r.binding)} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} groupOf=${own(groupings, group)} query=${query + ends}
+      empty=${all.length === 0 ? html`<${Empty} icon="access" title="There are no bindings that you can see">A binding gives a person or a group a role in clusters or in a project.</${Empty}>` : html`<${Empty} title="No binding matches"><button type="button" onClick=${() => setQuery({ q: "", ends: "" })}>Clear the search</button></${Empty}>`} />`}</div>`;
 }
 
 /** @param {{ params: Record<string, string> }} props */
 export function BindingView({ params: { workspace, kind, name } }) {
   const binding = object(resources[kind === "project" ? "ProjectRoleTemplateBinding" : "ClusterRoleTemplateBinding"], `${workspace}/${name}`);
   const above = html`<a href=${href(["access"])}>Access</a> <span aria-hidden="true">/</span> ${workspace}`;
-  if (!binding) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="access" title="This binding is gone, or you may not watch it"><a href=${href(["access"])}>All bindings</a></${Empty}>` : html`<${Loading} />`}</div>`;
+  if (!binding) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="access" title="This binding is gone, or you may not see it"><a href=${href(["access"])}>All bindings</a></${Empty}>` : html`<${Loading} />`}</div>`;
   const { spec, status = {}, metadata } = binding;
   const { who, role, where } = rowOf(binding);
   const manifest = { apiVersion: "cluster.drover.dev/v1", kind: kindOf(binding), metadata: { namespace: metadata.namespace, name: metadata.name }, spec };
   return html`<div class="view"><${Heading} title=${`${who} is ${role}`} above=${above} beside=${html`<${State} ...${readyState(binding)} />`}>
       ${mayChange("patch", binding) && html`<button type="button" onClick=${() => openEnd(binding)}><${Icon} name="clock" />Change the end</button>`}
       ${mayChange("delete", binding) && html`<button type="button" onClick=${() => askRevoke(binding, true)}><${Icon} name="trash" />Revoke</button>`}</${Heading}>
-    ${expired(binding) && html`<${Note} name="broken">This grant has ended. It gives no access.</${Note}>`}
-    <div class="columns"><div class="column wide"><${Conditions} object=${binding} ready=${["The role is in force", "The role is not in force everywhere"]} />
+    ${expired(binding) && html`<${Note} name="broken">This binding has ended. It gives no access.</${Note}>`}
+    <div class="columns"><div class="column wide"><${Conditions} object=${binding} ready=${expired(binding) ? ["The role has ended", "The role has ended"] : ["The role is in force", "The role is not in force everywhere"]} />
       ${status.failures?.length > 0 && html`<${Card} title="Clusters where it does not work"><${Rows} label="Clusters where it does not work" head=${["Cluster", "Object", "Why"]} rows=${status.failures.map((/** @type {any} */ f) => [html`<a href=${href(["clusters", workspace, f.cluster])}>${f.cluster}</a>`, f.object, short(f.message, 600)])} /></${Card}>`}
       <${Card} title="Manifest"><${Command} text=${yaml(manifest)} what="Manifest" lines /></${Card}></div>
     <div class="column"><${Card} title="Facts"><${Facts} pairs=${[[spec.subject.kind, html`<a href=${href(["access"], { q: who })}>${who}</a>`], ["Role", html`<a href=${href(["access", "roles", role])}>${role}</a>`],
@@ -111,7 +104,7 @@ export function BindingView({ params: { workspace, kind, name } }) {
 
 const templates = derived(() => {
   const used = new Map();
-  for (const { role } of rows.value) used.set(role, (used.get(role) ?? 0) + 1);
+  for (const { role, binding } of rows.value) if (!expired(binding)) used.set(role, (used.get(role) ?? 0) + 1);
   return [...objects("roletemplates").values()].map((template) => ({ key: template.metadata.name, name: template.metadata.name, template, state: readyState(template), uses: used.get(template.metadata.name) ?? 0 })).sort((a, b) => (a.key < b.key ? -1 : 1));
 });
 
@@ -120,34 +113,35 @@ const roleColumns = [
   { id: "name", title: "Role", cell: (r) => r.name, sort: (r) => r.name },
   { id: "context", title: "Granted in", cell: (r) => (r.template.spec.context === "Project" ? "projects" : "clusters"), sort: (r) => r.template.spec.context, width: "8rem" },
   { id: "about", title: "Rules", cell: (r) => (r.template.spec.external ? html`<span class="soft">ClusterRole</span> ${r.template.spec.external}` : html`${count(r.template.spec.rules?.length ?? 0, "rule")}${r.template.spec.inherits?.length > 0 && html` <span class="soft">and ${r.template.spec.inherits.join(", ")}</span>`}`) },
-  { id: "uses", title: "Bindings", cell: (r) => r.uses, sort: (r) => r.uses, width: "7rem", end: true },
+  { id: "uses", title: "Granted to", cell: (r) => r.uses, sort: (r) => r.uses, width: "7rem", end: true },
   { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} />${r.template.spec.locked && html` <span class="soft">locked</span>`}`, sort: (r) => r.state.name, width: "12rem" },
 ];
 
 export function Roles() {
   const all = templates.value;
   return html`<div class="view fill"><${Top} /><${Tabs} label="Parts of access" tabs=${tabs} current="roles" path=${["access"]} />
-    ${!loaded.value && all.length === 0 ? html`<${Loading} />` : html`<${Table} id="roles" label="RoleTemplates" rows=${all} columns=${roleColumns} href=${(/** @type {any} */ r) => href(["access", "roles", r.name])} sort=${param("sort")} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })}
-      empty=${html`<${Empty} icon="access" title="There are no RoleTemplates that you may watch">Ask for the ClusterRole drover-roletemplate-viewer.</${Empty}>`} />`}</div>`;
+    ${!loaded.value && all.length === 0 ? html`<${Loading} />` : html`<${Table} id="roles" label="Roles" rows=${all} columns=${roleColumns} href=${(/** @type {any} */ r) => href(["access", "roles", r.name])} sort=${param("sort")} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })}
+      empty=${html`<${Empty} icon="access" title="There are no roles that you can see">The ClusterRole drover-roletemplate-viewer of the hub allows it.</${Empty}>`} />`}</div>`;
 }
 
-const listed = (/** @type {string[] | undefined} */ list) => (list?.includes("*") ? "all" : (list ?? []).slice(0, 60).join(", "));
+const listed = (/** @type {string[] | undefined} */ list) => (list?.includes("*") ? "all" : [...(list ?? []).slice(0, 60), ...(list && list.length > 60 ? [`and ${list.length - 60} more`] : [])].join(", "));
 
 /** @param {{ params: Record<string, string> }} props */
 export function RoleView({ params: { name } }) {
   const template = object("roletemplates", name);
   const above = html`<a href=${href(["access", "roles"])}>Roles</a>`;
-  if (!template) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="access" title="This RoleTemplate does not exist, or you may not watch it" />` : html`<${Loading} />`}</div>`;
+  if (!template) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="access" title="This role is gone, or you may not see it" />` : html`<${Loading} />`}</div>`;
   const { rules, problem, external } = rulesOf(name);
   const { spec } = template;
-  const uses = rows.value.filter((r) => r.role === name);
+  const all = rows.value.filter((r) => r.role === name);
+  const uses = all.filter((r) => !expired(r.binding));
   return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} ...${readyState(template)} />`} about=${template.metadata.annotations?.["kubernetes.io/description"]}>
       ${!spec.locked && mayGrant() && html`<button type="button" class="primary" onClick=${() => openGrant({ role: name, where: spec.context === "Project" ? "project" : "cluster" })}>Grant this role</button>`}</${Heading}>
     ${problem && html`<${Note} name="broken">${problem} It grants nothing.</${Note}>`}
-    ${spec.locked && html`<${Note}>This role is locked: it cannot be granted to more people.</${Note}>`}
+    ${spec.locked && html`<${Note}>This role is locked: it cannot be granted to more people, except by users with the right to escalate it.</${Note}>`}
     <${Card} title="What it allows">${external ? html`<p>As much as the ClusterRole <code>${external}</code> of each cluster.</p>` : rules.length === 0 ? html`<p class="soft">Nothing.</p>`
       : html`<${Rows} label="Rules" head=${["May", "Resources", "API group", "From"]} rows=${rules.map(({ rule, path }) => [html`<b>${listed(rule.verbs)}</b>`,
         html`${listed(rule.resources ?? rule.nonResourceURLs)}${rule.resourceNames && html` <span class="soft">only ${listed(rule.resourceNames)}</span>`}`,
         rule.nonResourceURLs ? html`<span class="soft">paths</span>` : (rule.apiGroups ?? []).map((g) => (g === "*" ? "all" : g || "core")).join(", "), path.length > 1 ? html`<span class="soft">${path.slice(1).join(" → ")}</span>` : html`<span class="soft">itself</span>`])} />`}</${Card}>
-    <${Card} title=${`Granted to: ${uses.length}`}>${uses.length > 0 ? html`<${Rows} label="Bindings with this role" head=${["Who", "Where", "Workspace", "Ends"]} rows=${uses.map((r) => [html`<a href=${toBinding(r.binding)}>${r.who}</a>`, r.where, r.workspace, html`<${Until} binding=${r.binding} />`])} />` : html`<p class="soft">No binding that you may watch has this role.</p>`}</${Card}></div>`;
+    <${Card} title=${`Granted to: ${uses.length}`}>${uses.length > 0 ? html`<${Rows} label="Bindings with this role" head=${["Who", "Where", "Workspace", "Ends"]} rows=${uses.map((r) => [html`<a href=${toBinding(r.binding)}>${r.who}</a>`, r.where, r.workspace, html`<${Until} binding=${r.binding} />`])} />` : html`<p class="soft">No binding that you can see grants this role now.</p>`}<${Ended} n=${all.length - uses.length} /></${Card}></div>`;
 }

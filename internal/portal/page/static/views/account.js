@@ -15,7 +15,7 @@ import { commands, useCommands } from "../shell/commands.js";
 import { DialogActions, confirm, openDialog } from "../ui/dialog.js";
 import { Field } from "../ui/form.js";
 import { Icon } from "../ui/icons.js";
-import { Card, Command, CopyField, Facts, Heading, Loading, Note, Problem, useFetch } from "../ui/parts.js";
+import { Card, Command, CopyField, Facts, Heading, Loading, More, Note, Problem, useFetch } from "../ui/parts.js";
 import { Rows } from "../ui/table.js";
 import { toast } from "../ui/toast.js";
 
@@ -29,7 +29,7 @@ export function Account() {
   const groups = me.value.groups ?? [];
   return html`<div class="view narrow"><${Heading} title="Account" />
     <${Card} title="You"><${Facts} pairs=${[["Name in bindings", html`<${CopyField} text=${me.value.username} what="Name" />`],
-      ["Groups", groups.length > 0 && html`<ul class="plain">${groups.slice(0, 100).map((group) => html`<li><code>${group}</code></li>`)}</ul>`]]} /></${Card}>
+      ["Groups", groups.length > 0 && html`<ul class="plain">${groups.slice(0, 100).map((group) => html`<li><code>${group}</code></li>`)}<${More} all=${groups.length} most=${100} /></ul>`]]} /></${Card}>
     <${Card} title="This session" actions=${html`<button type="button" onClick=${() => commands.value.find((c) => c.id === "sign-out")?.run()}><${Icon} name="out" />Sign out</button>`}>
       <p>${pasted ? "You have pasted a token. The page forgets it when it is closed or reloaded." : "You are signed in to this hub. The page renews its token as long as it is open. Signing out ends the session at once, with all copies of its tokens."}</p>
       ${ends > 0 && html`<${Facts} pairs=${[["Token valid until", exact(ends)]]} />`}<p class="soft">The hub lists sessions only to its administrators.</p></${Card}>
@@ -43,7 +43,7 @@ function Tokens() {
   /** @type {Token[]} */
   const items = value?.items ?? [];
   return html`<${Card} title="Tokens for scripts" actions=${value && html`<button type="button" onClick=${create}><${Icon} name="plus" />Create a token</button>`}>
-    <p class="soft">Whoever has such a token is you, in all clusters or in one, until it expires or you revoke it.</p>
+    <p class="soft">Whoever has such a token can act as you, in all clusters or in one, until it expires or you revoke it.</p>
     ${error ? (error.status === 403 || error.status === 404 ? html`<${Note}>${error.status === 404 ? "This hub issues no tokens for scripts." : short(error.message)}</${Note}>` : html`<${Problem} title="Your tokens cannot be listed." error=${error} retry=${retry} />`)
       : !value ? html`<${Loading} rows=${2} />` : items.length === 0 ? html`<p>You have no tokens.</p>`
       : html`<${Rows} label="Your tokens" head=${["Description", "For", "Last used", "Expires", "Action"]} rows=${items.map((t) => [html`${short(t.description, 256) || html`<span class="soft">none</span>`} <code class="soft">${t.id}</code>`, t.cluster ?? "all clusters",

@@ -6,8 +6,9 @@
 
 import { expires } from "../lib/certificate.js";
 import { html, useState } from "../lib/html.js";
-import { command, count, own, short } from "../lib/text.js";
+import { command, count, own, short, words } from "../lib/text.js";
 import { Time } from "../lib/time.js";
+import { expired } from "../core/access.js";
 import { drover, merge, remove } from "../core/api.js";
 import { download, kubeconfig } from "../core/kubeconfig.js";
 import { may } from "../core/rights.js";
@@ -22,9 +23,13 @@ import { Card, Command, CopyField, Empty, Facts, Heading, Labels, Loading, Meter
 import { Rows } from "../ui/table.js";
 import { toast } from "../ui/toast.js";
 import { EventsOf } from "./events.js";
+import { Ended, Until } from "./grant.js";
 import { Joining } from "./import.js";
 import { editLabels, mayLabel } from "./labels.js";
 import { Nodes } from "./nodes.js";
+
+/** The bindings to a Cluster that have not ended. @param {any} cluster */
+const inForce = (cluster) => bindingsOf(cluster).filter(({ binding }) => !expired(binding));
 
 const crumbs = html`<a href=${href(["clusters"])}>Clusters</a>`;
 
@@ -39,10 +44,10 @@ export function ClusterView({ params: { workspace, name, tab = "summary" } }) {
   useCommands([...(cluster ? [{ id: "copy-use", title: `Copy the kubectl command for ${name}`, icon: "terminal", run: use }] : []),
     ...(mayEdit ? [{ id: "labels", title: `Edit the labels of ${name}`, icon: "tag", run: () => editLabels([key]) }] : [])], [key, Boolean(cluster), mayEdit]);
   if (!cluster) return html`<div class="view"><${Heading} title=${key} above=${crumbs} />
-    ${loaded.value ? html`<${Empty} icon="clusters" title="This Cluster is gone, or you can no longer reach or watch it"><a href=${href(["clusters"])}>All clusters</a></${Empty}>` : html`<${Loading} />`}</div>`;
+    ${loaded.value ? html`<${Empty} icon="clusters" title="This cluster is gone, or you may not see it"><a href=${href(["clusters"])}>All clusters</a></${Empty}>` : html`<${Loading} />`}</div>`;
   const row = clusterRow(cluster);
   const tabs = [{ id: "summary", title: "Summary" }, { id: "nodes", title: "Nodes", n: row.nodes?.total },
-    ...(cluster.partial ? [] : [{ id: "access", title: "Access", n: bindingsOf(cluster).length }, { id: "events", title: "Events" }]), { id: "connect", title: "Connect" }];
+    ...(cluster.partial ? [] : [{ id: "access", title: "Access", n: inForce(cluster).length }, { id: "events", title: "Events" }]), { id: "connect", title: "Connect" }];
   const Body = own(/** @type {Record<string, any>} */ ({ nodes: Nodes, access: Who, events: EventsOf, connect: Connect }), tab) ?? Summary;
   return html`<div class=${tab === "nodes" ? "view fill" : "view"}><${Heading} title=${row.name} above=${html`${crumbs} <span aria-hidden="true">/</span> <a href=${href(["clusters"], { q: workspace })}>${workspace}</a>`} beside=${html`<${State} name=${row.state.name} word=${row.state.word} />`}>
       <a class="button" href=${href(["clusters", workspace, name, "connect"])}><${Icon} name="terminal" />Connect</a>
@@ -74,16 +79,16 @@ function askDelete({ metadata: { namespace, name, uid }, spec }) {
 function Consequences({ namespace, name }) {
   const cluster = object("clusters", `${namespace}/${name}`);
   if (!cluster) return html`<${Note}>The cluster is already gone.</${Note}>`;
-  const [access, projects, plans] = [bindingsOf(cluster).length, within("projects", cluster).length, within("plans", cluster).length];
+  const [access, projects, plans] = [inForce(cluster).length, within("projects", cluster).length, within("plans", cluster).length];
   const away = condition(cluster, "Connected")?.status !== "True";
   const stays = cluster.spec?.deletionPolicy === "Orphan";
   return html`${stays ? html`<p>Drover <b>forgets</b> the cluster. Its agent and all delivered objects stay in it, because the deletion policy is Orphan.</p>`
     : html`<p>Drover <b>uninstalls</b> its agent, and removes everything that it has delivered to the cluster. Workloads keep running.</p>
-      ${away && html`<${Note}>The agent is not connected, so nothing is removed from the cluster now. Remove the namespace drover-agent there yourself.</${Note}>`}`}
+      ${away && html`<${Note}>The agent is not connected. If it stays away, nothing is removed from the cluster: run <code>kubectl drover uninstall</code> with a kubeconfig of that cluster.</${Note}>`}`}
     <ul>${access > 0 && html`<li>${count(access, "binding")} ${access === 1 ? "leads" : "lead"} to this cluster. Their users lose their access through this hub at once.</li>`}
-      ${projects > 0 && html`<li>${count(projects, "Project")} ${projects === 1 ? "is" : "are"} no longer delivered to it.</li>`}
-      ${plans > 0 && html`<li>${count(plans, "Plan")} no longer ${plans === 1 ? "includes" : "include"} it.</li>`}
-      <li>Bindings and Projects that name it stay, without effect.</li><li>To manage it again, import it again.</li></ul>`;
+      ${projects > 0 && html`<li>${count(projects, "project")} ${projects === 1 ? "is" : "are"} no longer delivered to it.</li>`}
+      ${plans > 0 && html`<li>${count(plans, "plan")} no longer ${plans === 1 ? "includes" : "include"} it.</li>`}
+      <li>Bindings and projects that name it stay, without effect.</li><li>To manage it again, import it again.</li></ul>`;
 }
 
 /** @param {{ namespace: string, name: string, uid: string, close: () => void }} props */
@@ -103,7 +108,7 @@ function Summary({ cluster, row }) {
   const mayEdit = !cluster.partial && mayLabel(row.workspace, row.name);
   return html`<div class="columns">
     <div class="column wide">
-      ${cluster.partial && html`<${Note}>You can reach this Cluster. Its conditions, labels and bindings are visible to users who may watch it on the hub.</${Note}>`}
+      ${cluster.partial && html`<${Note}>You can use this cluster. Its conditions, labels and bindings are visible to users with the right to watch it on the hub.</${Note}>`}
       ${joins && html`<${Card} title="Connect this cluster"><${Joining} made=${cluster} /></${Card}>`}
       ${!cluster.partial && html`<${Conditions} object=${cluster} told=${joins ? row.state.reason : ""} />`}
       <${PlansOf} cluster=${cluster} />${joins && html`<${EventsOf} cluster=${cluster} />`}</div>
@@ -119,7 +124,7 @@ function Summary({ cluster, row }) {
       ]} /></${Card}>
       ${status.agent && html`<${AgentCard} cluster=${cluster} />`}
       ${!cluster.partial && html`<${Card} title="Labels" actions=${mayEdit && html`<button type="button" class="link" onClick=${() => editLabels([row.key])}>Edit labels</button>`}>
-        ${row.pairs.length > 0 ? html`<${Labels} pairs=${row.pairs} />` : html`<p class="soft">No labels. Bindings, Projects and Plans select clusters by their labels.</p>`}</${Card}>`}</div></div>`;
+        ${row.pairs.length > 0 ? html`<${Labels} pairs=${row.pairs} />` : html`<p class="soft">No labels. Bindings, projects and plans select clusters by their labels.</p>`}</${Card}>`}</div></div>`;
 }
 
 /** @param {{ cluster: any }} props */
@@ -134,7 +139,7 @@ function AgentCard({ cluster: { spec = {}, status } }) {
     ["Will run", wantedImage && html`<${CopyField} text=${wantedImage} what="Image" />`],
     ["Upgrade", upgrade && html`${upgrade.wave && `Wave ${short(upgrade.wave, 63)}, `}${upgrade.complete ? html`done <${Time} at=${upgrade.complete} ago />` : html`since <${Time} at=${upgrade.since} />`}`],
     ["Profile", spec.agent?.profile !== "Full" && spec.agent?.profile],
-    ["Certificate", ends > 0 && html`expires <${Time} at=${new Date(ends).toISOString()} />`],
+    ["Direct access", ends > 0 && html`certificate ${ends < Date.now() ? "expired" : "expires"} <${Time} at=${new Date(ends).toISOString()} ago />`],
   ]} /></${Card}>`;
 }
 
@@ -157,28 +162,29 @@ function PlansOf({ cluster }) {
   const listed = [...objects("plans").values()].filter((plan) => plan.metadata.namespace === namespace && plan.status?.members?.some((/** @type {any} */ m) => m.name === name));
   const plans = [...new Set([...listed, ...within("plans", cluster)])];
   if (plans.length === 0) return null;
-  return html`<${Card} title="Plans"><${Rows} label="Plans for this Cluster" head=${["Plan", "State", "Clusters", "Here"]} rows=${plans.map((plan) => {
+  return html`<${Card} title="Plans"><${Rows} label="Plans for this cluster" head=${["Plan", "State", "Clusters", "Here"]} rows=${plans.map((plan) => {
     const here = plan.status?.members?.find((/** @type {any} */ m) => m.name === name);
     const state = planState(plan);
     return [html`<a href=${href(["plans", namespace, plan.metadata.name])}>${plan.metadata.name}</a>`, html`<${State} ...${state} />`, plan.status?.clusters?.summary ?? "",
-      here ? `${here.reason}${here.nodes ? ", nodes " + here.nodes : ""}${here.message ? ": " + here.message : ""}`.slice(0, 500) : "Done, or nothing to do"];
+      here ? `${words(here.reason)}${here.nodes ? ", nodes " + here.nodes : ""}${here.message ? ": " + here.message : ""}`.slice(0, 500) : "Done, or nothing to do"];
   })} /></${Card}>`;
 }
 
 /** @param {{ cluster: any }} props */
 function Who({ cluster }) {
-  const found = bindingsOf(cluster);
+  const found = inForce(cluster);
   const projects = within("projects", cluster);
   return html`<${Card} title="Who can use this cluster">${found.length > 0
-    ? html`<${Rows} label="Bindings that you may watch" head=${["Who", "Role", "Where", "Until"]} rows=${found.map(({ binding, where }) => [
-      html`${binding.spec.subject.name} <span class="soft">${binding.spec.subject.kind}</span>`, binding.spec.roleTemplateName, where, binding.spec.expiresAt ? html`<${Time} at=${binding.spec.expiresAt} />` : "no end"])} />`
-    : html`<p class="soft">No binding that you may watch leads to this cluster.</p>`}
-    <p class="soft">Besides, all who may get clusters/proxy on the hub, as far as the member’s own RBAC lets them. <a href=${href(["access", "why"], { cluster: keyOf(cluster) })}>Why can’t I?</a></p></${Card}>
+    ? html`<${Rows} label="Bindings that you can see" head=${["Who", "Role", "Where", "Ends"]} rows=${found.map(({ binding, where }) => [
+      html`${binding.spec.subject.name} <span class="soft">${binding.spec.subject.kind}</span>`, binding.spec.roleTemplateName, where, html`<${Until} binding=${binding} />`])} />`
+    : html`<p class="soft">No binding that you can see gives access to this cluster.</p>`}
+    <${Ended} n=${bindingsOf(cluster).length - found.length} />
+    <p class="soft">Users with the right to get clusters/proxy on the hub also reach it, and may do there what the cluster’s own RBAC allows. <a href=${href(["access", "why"], { cluster: keyOf(cluster) })}>Why can’t I?</a></p></${Card}>
     <${Card} title="Projects here">${projects.length > 0
-    ? html`<${Rows} label="Projects that reach this cluster" head=${["Project", "State", "Namespaces"]} rows=${projects.map((project) => {
+    ? html`<${Rows} label="Projects in this cluster" head=${["Project", "State", "Namespaces"]} rows=${projects.map((project) => {
       const state = readyState(project);
-      return [html`<a href=${href(["projects"], { q: project.metadata.name })}>${project.metadata.name}</a>`, html`<${State} name=${state.name} word=${state.word} title=${short(state.message)} />`, short((project.spec?.namespaces ?? []).join(", "), 300)];
-    })} />` : html`<p class="soft">No Project that you may watch reaches this cluster.</p>`}</${Card}>`;
+      return [html`<a href=${href(["projects", project.metadata.namespace, project.metadata.name])}>${project.metadata.name}</a>`, html`<${State} name=${state.name} word=${state.word} title=${short(state.message)} />`, short((project.spec?.namespaces ?? []).join(", "), 300)];
+    })} />` : html`<p class="soft">No project that you can see is in this cluster.</p>`}</${Card}>`;
 }
 
 /** @param {{ cluster: any }} props */
@@ -186,9 +192,9 @@ function Connect({ cluster }) {
   const { namespace, name } = cluster.metadata;
   const save = () => {
     download(kubeconfig(location.origin, namespace, name), `${namespace}-${name}.kubeconfig.yaml`);
-    toast("The kubeconfig is saved.");
+    toast("The browser saves the kubeconfig.");
   };
-  return html`<${Card} title="kubectl"><p>With the plugin of kubectl, which signs you in and renews the token:</p><${Command} text=${command`kubectl drover use ${keyOf(cluster)} --hub ${location.origin}`} /></${Card}>
+  return html`<${Card} title="kubectl"><p>With kubectl’s plugin for Drover, which signs you in and renews the token:</p><${Command} text=${command`kubectl drover use ${keyOf(cluster)} --hub ${location.origin}`} /></${Card}>
     <${Card} title="As a kubeconfig"><p>For k9s, Lens, Headlamp and others. It contains no credentials: the plugin kubectl-drover gets tokens. If the certificate of this hub is from a private CA, add <code>certificate-authority</code>, or use the command above.</p>
       <p><button type="button" onClick=${save}><${Icon} name="download" />Download the kubeconfig</button></p></${Card}>
     <${Card} title="Address"><p>The address of the cluster’s API, for other clients:</p><${Command} text=${`${location.origin}/k8s/clusters/${namespace}/${name}`} what="Address" /></${Card}>`;

@@ -7,9 +7,9 @@
 import { html, signal, useMemo } from "../lib/html.js";
 import { count, digits, own } from "../lib/text.js";
 import { Time } from "../lib/time.js";
-import { may } from "../core/rights.js";
+import { mayAnywhere } from "../core/rights.js";
 import { href, param, setQuery } from "../core/router.js";
-import { clusterRows, fleet, tally, workspaces } from "../core/select.js";
+import { certificates, clusterRows, fleet, tally } from "../core/select.js";
 import { loaded } from "../core/store.js";
 import { useCommands } from "../shell/commands.js";
 import { Search } from "../ui/form.js";
@@ -50,6 +50,12 @@ function grouping(name) {
   return own(groupings, name);
 }
 
+/** Filters beside the three states, which are shown only while they find something. @type {[string, string, () => Set<ClusterRow>][]} */
+const remarks = [
+  ["outdated", "Agent not up to date", () => new Set(clusterRows.value.filter((r) => r.outdated))],
+  ["expiring", "Certificate expires", () => new Set(certificates.value.map(({ row }) => row))],
+];
+
 /** What can be done with the selected Clusters. It floats, so that the table does not move. */
 function Selected() {
   const keys = selection.value;
@@ -67,30 +73,31 @@ export function Clusters() {
   const [query, state, group, sort, shape] = ["q", "state", "group", "sort", "view"].map(param);
   const all = clusterRows.value;
   const { total, states } = fleet.value;
+  const remarked = useMemo(() => remarks.map(([name, label, find]) => ({ name, label, found: find() })).filter(({ name, found }) => found.size > 0 || name === state), [all, state]);
   const rows = useMemo(() => {
     const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-    return words.length === 0 && !state ? all : all.filter((r) => (!state || r.state.name === state) && words.every((word) => r.text.includes(word)));
-  }, [all, query, state]);
+    const only = remarked.find(({ name }) => name === state)?.found;
+    return words.length === 0 && !state ? all : all.filter((r) => (!state || (only ? only.has(r) : r.state.name === state)) && words.every((word) => r.text.includes(word)));
+  }, [all, query, state, remarked]);
   const groupOf = useMemo(() => grouping(group), [group]);
   const keys = useMemo(() => tally(all.slice(0, 2000).flatMap((r) => Object.keys(r.labels)), (key) => key).slice(0, 30).map(({ key }) => key), [all]);
-  const everywhere = may({ verb: "create", resource: "clusters" });
-  const mayImport = everywhere || (everywhere === false && workspaces.value.slice(0, 20).some((namespace) => may({ verb: "create", resource: "clusters", namespace })));
+  const mayImport = mayAnywhere({ verb: "create", resource: "clusters" });
   useCommands(mayImport ? [{ id: "import", title: "Import a cluster", icon: "plus", run: openImport }] : [], [mayImport]);
-  const found = rows.length === total ? count(total, "cluster") : `${digits(rows.length)} of ${count(total, "cluster")}`;
+  const counted = rows.length === total ? count(total, "cluster") : `${digits(rows.length)} of ${count(total, "cluster")}`;
   const nothing = total === 0
-    ? html`<${Empty} icon="clusters" title="There are no clusters that you can reach or watch">${mayImport ? "Import the first one with a single command." : "Ask an administrator of a workspace for access."}</${Empty}>`
-    : html`<${Empty} title="No cluster has these words"><button type="button" onClick=${() => setQuery({ q: "", state: "" })}>Clear the search</button></${Empty}>`;
-  return html`<div class="view fill"><${Heading} title="Clusters" beside=${loaded.value && html`<span class="soft" role="status">${found}</span>`}>
+    ? html`<${Empty} icon="clusters" title="There are no clusters that you can see">${mayImport ? "Import the first one with a single command." : "Ask an administrator of a workspace for access."}</${Empty}>`
+    : html`<${Empty} title="No cluster matches"><button type="button" onClick=${() => setQuery({ q: "", state: "" })}>Clear the search</button></${Empty}>`;
+  return html`<div class="view fill"><${Heading} title="Clusters" beside=${loaded.value && html`<span class="soft" role="status">${counted}</span>`}>
       ${mayImport && html`<button type="button" class="primary" onClick=${openImport}><${Icon} name="plus" />Import a cluster</button>`}</${Heading}>
     <div class="toolbar">
       <${Search} label="Search by name, workspace, version, state or label" placeholder="Search: prod v1.36 region=eu" value=${query} onInput=${(/** @type {string} */ q) => setQuery({ q })} />
-      <div class="chips" role="group" aria-label="State">${[["", "All", total], ["broken", "Broken", states.broken], ["waiting", "Waiting", states.waiting], ["working", "Working", states.working]].map(([value, label, n]) => html`
+      <div class="chips" role="group" aria-label="State">${[["", "All", total], ["broken", "Broken", states.broken], ["waiting", "Waiting", states.waiting], ["working", "Working", states.working], ...remarked.map(({ name, label, found }) => [name, label, found.size])].map(([value, label, n]) => html`
         <button type="button" class=${"chip " + value} aria-pressed=${String(state === value)} onClick=${() => setQuery({ state: String(value) })}>${label} <span class="number">${digits(n)}</span></button>`)}</div>
       <label class="inline">Group by <select value=${group} onChange=${(/** @type {any} */ e) => setQuery({ group: e.target.value })}>
         <option value="">nothing</option>${Object.keys(groupings).map((name) => html`<option value=${name}>${name}</option>`)}${keys.map((key) => html`<option value=${"label:" + key}>label ${key}</option>`)}</select></label>
       <span class="spring"></span>
       ${shape !== "tiles" && html`<${ColumnMenu} id="clusters" columns=${columns} />`}
-      <${Segments} label="Form" value=${shape || "table"} options=${[{ value: "table", label: "Table", icon: "table" }, { value: "tiles", label: "Tiles", icon: "tiles" }]} onChange=${(/** @type {string} */ v) => setQuery({ view: v === "table" ? "" : v })} />
+      <${Segments} label="Show as" value=${shape || "table"} options=${[{ value: "table", label: "Table", icon: "table" }, { value: "tiles", label: "Tiles", icon: "tiles" }]} onChange=${(/** @type {string} */ v) => setQuery({ view: v === "table" ? "" : v })} />
     </div>
     ${!loaded.value && total === 0 ? html`<${Loading} label="Loading the clusters" />`
       : shape === "tiles" ? html`<${Tiles} id="clusters" label="Clusters" rows=${rows} href=${to} empty=${nothing} />`

@@ -5,11 +5,12 @@
 // The dialogs that grant a role, change its end, and revoke it. The form can print the binding instead of applying it.
 
 import { html, useEffect, useState } from "../lib/html.js";
-import { short } from "../lib/text.js";
+import { count, short } from "../lib/text.js";
+import { Time } from "../lib/time.js";
 import { yaml } from "../lib/yaml.js";
 import { bindingFor, expired, place, resources, rulesOf, sameGrant, selectorOf } from "../core/access.js";
 import { apply, drover, merge, remove } from "../core/api.js";
-import { may } from "../core/rights.js";
+import { may, mayAnywhere } from "../core/rights.js";
 import { go, href } from "../core/router.js";
 import { bindings, workspaces } from "../core/select.js";
 import { keyOf, objects } from "../core/store.js";
@@ -19,18 +20,23 @@ import { Icon } from "../ui/icons.js";
 import { Command, Note, Problem } from "../ui/parts.js";
 import { toast } from "../ui/toast.js";
 
+/** Returns whether a binding is in force and ends within a week. @param {any} binding */
+export const endsSoon = (binding) => Boolean(binding.spec.expiresAt) && !expired(binding) && Date.parse(binding.spec.expiresAt) < Date.now() + 7 * 86_400_000;
+
+/** When a binding ends. @param {{ binding: any }} props */
+export const Until = ({ binding }) => (!binding.spec.expiresAt ? html`<span class="soft">no end</span>`
+  : expired(binding) ? html`<span class="bad">ended <${Time} at=${binding.spec.expiresAt} ago /></span>`
+  : html`<span class=${endsSoon(binding) ? "wait" : ""}><${Time} at=${binding.spec.expiresAt} /></span>`);
+
+/** Says how many bindings have ended, below a table of the others. @param {{ n: number }} props */
+export const Ended = ({ n }) => (n === 0 ? null : html`<p class="soft">${count(n, "binding")} ${n === 1 ? "has" : "have"} ended. <a href=${href(["access"], { ends: "ended" })}>All bindings that have ended</a></p>`);
+
 /** Opens the form, with values that are known already. @param {Partial<import("../core/access.js").Wanted>} [known] */
 export const openGrant = (known = {}) => openDialog("Grant a role", Grant, { known }, { drawer: true });
 
 /** Whether the user may grant roles in a workspace, or in any. @param {string} [workspace] */
-export function mayGrant(workspace) {
-  const asked = (/** @type {string | undefined} */ namespace) => {
-    const answers = Object.values(resources).map((resource) => may({ verb: "create", resource, namespace }));
-    return answers.includes(true) || (answers.includes(undefined) ? undefined : false);
-  };
-  const first = asked(workspace);
-  return first || (first === false && !workspace && workspaces.value.slice(0, 10).some(asked)) || false;
-}
+export const mayGrant = (workspace) => Object.values(resources).some((resource) => (workspace
+  ? may({ verb: "create", resource, namespace: workspace }) : mayAnywhere({ verb: "create", resource })));
 
 const ends = [["", "never"], ["8h", "in 8 hours"], ["1d", "in a day"], ["7d", "in 7 days"], ["30d", "in 30 days"], ["at", "at a time"]];
 
@@ -86,10 +92,10 @@ function Grant({ known, close }) {
     return undefined;
   };
   return html`<form onSubmit=${submit}><div class="dialog-body">
-    <div class="form-grid"><${Field} label="To a" value=${form.kind} onChange=${set("kind")} options=${["User", "Group"]} />
-      <${Field} label="Name" value=${form.name} onInput=${set("name")} list=${people} required data-focus maxlength="253" help=${form.kind === "User" ? "Such as github:alice. A name without a colon is a user with a password." : "Such as github:acme/web."} /></div>
+    <div class="form-grid"><${Field} label="Grant to a" value=${form.kind} onChange=${set("kind")} options=${["User", "Group"]} />
+      <${Field} label="Name" value=${form.name} onInput=${set("name")} list=${people} required data-focus maxlength="253" help=${form.kind === "User" ? "For example github:alice. A name without a colon is a user of this hub with a password." : "For example github:acme/web."} /></div>
     <div class="form-grid"><${Field} label="Workspace" value=${workspace} onInput=${set("workspace")} list=${workspaces.value} ...${nameRules} />
-      <${Field} label="In" value=${where} onChange=${set("where")} options=${[{ value: "cluster", label: "a cluster" }, { value: "selector", label: "clusters with labels" }, { value: "project", label: "a project" }]} /></div>
+      <${Field} label="Where" value=${where} onChange=${set("where")} options=${[{ value: "cluster", label: "a cluster" }, { value: "selector", label: "clusters with labels" }, { value: "project", label: "a project" }]} /></div>
     ${where === "cluster" && html`<${Field} label="Cluster" value=${form.cluster} onInput=${set("cluster")} list=${inWorkspace("clusters")} ...${nameRules} />`}
     ${where === "selector" && html`<${Field} label="Labels" value=${form.selector} onInput=${set("selector")} required placeholder="env=prod, region=eu" help="All clusters of the workspace that have them, now and later." />`}
     ${where === "project" && html`<${Field} label="Project" value=${form.project} onInput=${set("project")} list=${inWorkspace("projects")} ...${nameRules} />`}
@@ -124,7 +130,7 @@ export function askRevoke(binding, leave) {
   const { subject, roleTemplateName: role } = binding.spec;
   confirm({
     title: "Revoke this role?", action: "Revoke", danger: true,
-    text: html`<p><b>${subject.name}</b> loses the role <b>${role}</b> in ${place(binding.spec)}. Connected clusters enforce it within seconds, others when they connect.</p><p class="soft">Other bindings may still grant the same. “Why can’t I?” tells.</p>`,
+    text: html`<p><b>${subject.name}</b> loses the role <b>${role}</b> in ${place(binding.spec)}. Connected clusters enforce it within seconds, others when they connect.</p><p class="soft">Other bindings may still grant the same: “Why can’t I?” shows them.</p>`,
     run: async () => {
       await remove(refOf(binding), binding.metadata.uid);
       toast(`${subject.name} no longer has the role ${role} in ${place(binding.spec)}.`);
@@ -146,13 +152,13 @@ function ChangeEnd({ binding, close }) {
     setError(null);
     try {
       await merge(refOf(binding), { metadata: { uid: binding.metadata.uid }, spec: { expiresAt: timeOf(form.end, form.at) || null } });
-      toast("The end of the grant is changed.");
+      toast("The end is changed.");
       close();
     } catch (problem) {
       setError(problem);
     }
   };
   return html`<form onSubmit=${submit}><div class="dialog-body"><p>${binding.spec.subject.name} has the role ${binding.spec.roleTemplateName} in ${place(binding.spec)}.</p>
-    <${End} end=${form.end} at=${form.at} set=${set} />${error && html`<${Problem} error=${error} />`}</div>
+    <${End} end=${form.end} at=${form.at} set=${set} />${error && html`<${Problem} title="The end was not changed." error=${error} />`}</div>
     <${DialogActions}><button type="button" onClick=${close}>Cancel</button><button class="primary">Change</button></${DialogActions}></form>`;
 }

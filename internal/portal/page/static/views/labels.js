@@ -7,6 +7,7 @@
 
 import { html, useState } from "../lib/html.js";
 import { count, own, short } from "../lib/text.js";
+import { expired } from "../core/access.js";
 import { drover, merge } from "../core/api.js";
 import { may } from "../core/rights.js";
 import { targets } from "../core/select.js";
@@ -36,7 +37,7 @@ export const editLabels = (keys, done) => openDialog(keys.length === 1 ? `Labels
 /** @param {any} cluster @param {Change} change */
 const changed = (cluster, change) => Object.entries(change).some(([key, value]) => (own(cluster.metadata.labels, key) ?? null) !== value);
 
-const kinds = [["clusterroletemplatebindings", "binding"], ["projects", "Project"], ["plans", "Plan"]];
+const kinds = [["clusterroletemplatebindings", "binding"], ["projects", "project"], ["plans", "plan"]];
 
 /** What begins and what ends to apply, or undefined if there is too much to compare. @param {any[]} clusters @param {Change} change */
 function effects(clusters, change) {
@@ -48,7 +49,7 @@ function effects(clusters, change) {
     const next = { metadata: { ...cluster.metadata, labels } };
     for (const [kind, word] of kinds) {
       for (const each of objects(kind).values()) {
-        if (each.metadata.namespace !== cluster.metadata.namespace) continue;
+        if (each.metadata.namespace !== cluster.metadata.namespace || (each.spec && expired(each))) continue;
         const [was, will] = [targets(each.spec ?? {}, cluster), targets(each.spec ?? {}, next)];
         if (was === will) continue;
         const name = `${word} ${each.metadata.name}`;
@@ -61,48 +62,100 @@ function effects(clusters, change) {
   return [...found];
 }
 
-/** @param {{ keys: string[], done?: () => void, close: () => void }} props */
-function Editor({ keys, done, close }) {
-  const [change, setChange] = useState(/** @type {Change} */ ({}));
-  const [typed, setTyped] = useState({ key: "", value: "" });
-  const [busy, setBusy] = useState(0);
-  const [failed, setFailed] = useState(/** @type {{ key: string, error: any }[]} */ ([]));
-  const all = objects("clusters");
-  const [uids] = useState(() => new Map(keys.map((key) => [key, all.get(key)?.metadata.uid])));
-  // Another Cluster may have taken the name since the dialog was opened.
-  const clusters = keys.map((key) => all.get(key)).filter((cluster) => cluster && cluster.metadata.uid === uids.get(keyOf(cluster)));
+/** The labels of Clusters: the values of each key, with their number of Clusters. @param {any[]} clusters */
+function labelsOf(clusters) {
   /** @type {Map<string, Map<string, number>>} */
-  const labels = new Map(); // values with their number of Clusters, by key
-  for (const cluster of busy > 0 ? [] : clusters) {
+  const labels = new Map();
+  for (const cluster of clusters) {
     for (const [key, value] of /** @type {[string, string][]} */ (Object.entries(cluster.metadata.labels ?? {}))) {
       const values = labels.get(key) ?? new Map();
       labels.set(key, values.set(value, (values.get(value) ?? 0) + 1));
     }
   }
+  return labels;
+}
+
+/**
+ * Changes labels of Clusters, some at the same time, and returns which were not changed.
+ * @param {any[]} clusters @param {Change} change @param {() => void} each is called after each Cluster
+ */
+async function changeAll(clusters, change, each) {
+  const work = clusters.map((cluster) => cluster.metadata);
+  /** @type {{ key: string, error: any }[]} */
+  const failed = [];
+  const next = async () => {
+    for (let one = work.shift(); one; one = work.shift()) {
+      const { namespace, name, uid } = one;
+      await merge({ ...drover, resource: "clusters", namespace, name }, { metadata: { uid, labels: change } }).catch((error) => failed.push({ key: keyOf({ metadata: one }), error }));
+      each();
+    }
+  };
+  await Promise.all(Array.from({ length: parallel }, next));
+  return failed;
+}
+
+/** The labels that the Clusters have, each with a button. @param {{ labels: ReturnType<typeof labelsOf>, several: boolean, change: Change, set: (key: string, value: null | undefined) => void }} props */
+function Present({ labels, several, change, set }) {
+  const known = editable(labels);
+  const text = (/** @type {[string, number]} */ [value, n]) => (several ? `${short(value, 40)} (${n})` : short(value, 63));
+  return known.length > 0 && html`<ul class="edit-labels" aria-label="Labels">${known.map((key) => {
+    const values = [...labels.get(key) ?? []];
+    const removed = change[key] === null;
+    const word = removed ? "Keep" : "Remove";
+    return html`<li key=${key} class=${removed ? "removed" : ""}>
+      <span class="item-main"><b>${short(key, 120)}</b> <span class="soft">${values.slice(0, 3).map(text).join(", ")}${values.length > 3 && " …"}</span></span>
+      <button type="button" class="link" aria-label=${`${word} ${key}`} onClick=${() => set(key, removed ? undefined : null)}>${word}</button></li>`;
+  })}</ul>`;
+}
+
+const editable = (/** @type {Map<string, unknown>} */ labels) => [...labels.keys()].filter((key) => !key.startsWith(reserved)).sort();
+
+/** The labels that are to be added, each with a button. @param {{ change: Change, set: (key: string, value: undefined) => void }} props */
+const Added = ({ change, set }) => html`${Object.entries(change).filter(([, value]) => value !== null).map(([key, value]) => html`
+  <p class="edit-added" key=${key}><${Icon} name="plus" /><span class="item-main"><b>${key}</b>=${value}</span><button type="button" class="link" onClick=${() => set(key, undefined)}>Undo</button></p>`)}`;
+
+/** The fields for one more label. @param {{ known: string[], typed: { key: string, value: string }, set: (typed: any) => void, add: () => void }} props */
+function Fields({ known, typed, set, add }) {
+  const on = (/** @type {"key" | "value"} */ field) => (/** @type {any} */ e) => { const { value } = e.target; set((/** @type {any} */ was) => ({ ...was, [field]: value.trim() })); };
+  return html`<div class="edit-add">
+    <${Field} label="Label" value=${typed.key} list=${known} data-focus onInput=${on("key")} maxlength="317" pattern="([a-z0-9.\\-]+/)?[A-Za-z0-9]([A-Za-z0-9_.\\-]*[A-Za-z0-9])?" title="letters, digits, dashes, dots and underscores, perhaps after a domain and /" />
+    <${Field} label="Value" value=${typed.value} onInput=${on("value")} maxlength="63" pattern="([A-Za-z0-9]([A-Za-z0-9_.\\-]*[A-Za-z0-9])?)?" title="letters, digits, dashes, dots and underscores" />
+    <button type="button" disabled=${!typed.key} onClick=${add}>Add another</button></div>`;
+}
+
+/** What a change begins and ends. @param {{ outcome: ReturnType<typeof effects> }} props */
+function Outcome({ outcome }) {
+  if (!outcome) return html`<${Note}>Labels decide which bindings, projects and plans apply. There are too many to say here what changes.</${Note}>`;
+  if (outcome.length === 0) return null;
+  return html`<${Note}><p><b>What this changes, as far as you can see</b></p><ul>${outcome.slice(0, 12).map(([name, { begins, ends }]) => html`
+    <li key=${name}>${short(name, 120)} ${[begins && `will apply to ${count(begins, "cluster")}`, ends && `no longer applies to ${count(ends, "cluster")}`].filter(Boolean).join(", and ")}</li>`)}</ul>
+    ${outcome.length > 12 && html`<p>And ${outcome.length - 12} more.</p>`}</${Note}>`;
+}
+
+/** @param {{ failed: { key: string, error: any }[] }} props */
+const Failures = ({ failed }) => html`${failed.slice(0, 5).map(({ key, error }) => html`<${Problem} key=${key} title=${`${key} was not changed.`} error=${error} />`)}
+  ${failed.length > 5 && html`<p>And ${failed.length - 5} more.</p>`}`;
+
+/** @param {{ keys: string[], done?: () => void, close: () => void }} props */
+function Editor({ keys, done, close }) {
+  const [change, setChange] = useState(/** @type {Change} */ ({}));
+  const [typed, setTyped] = useState({ key: "", value: "" });
+  const [busy, setBusy] = useState(0); // how many Clusters are still to be changed
+  const [failed, setFailed] = useState(/** @type {{ key: string, error: any }[]} */ ([]));
+  const all = objects("clusters");
+  const [uids] = useState(() => new Map(keys.map((key) => [key, all.get(key)?.metadata.uid])));
+  // Another Cluster may have taken the name since the dialog was opened.
+  const clusters = keys.map((key) => all.get(key)).filter((cluster) => cluster && cluster.metadata.uid === uids.get(keyOf(cluster)));
+  const gone = keys.length - clusters.length;
   const pending = typed.key ? { ...change, [typed.key]: typed.value } : change;
+  const labels = labelsOf(busy > 0 ? [] : clusters);
   const touched = busy > 0 ? [] : clusters.filter((cluster) => changed(cluster, pending));
-  const known = [...labels.keys()].filter((key) => !key.startsWith(reserved)).sort();
-  const outcome = touched.length > 0 ? effects(touched, pending) : [];
-  const set = (/** @type {"key" | "value"} */ field) => (/** @type {any} */ e) => { const { value } = e.target; setTyped((was) => ({ ...was, [field]: value.trim() })); };
+  const set = (/** @type {string} */ key, /** @type {string | null | undefined} */ value) => setChange(({ [key]: _, ...rest }) => (value === undefined ? rest : { ...rest, [key]: value }));
   const add = () => { if (typed.key) { setChange(pending); setTyped({ key: "", value: "" }); } };
-  const toggle = (/** @type {string} */ key) => setChange((was) => {
-    const { [key]: now, ...rest } = was;
-    return now === null ? rest : { ...rest, [key]: null };
-  });
   const submit = async (/** @type {Event} */ event) => {
     event.preventDefault();
-    const work = touched.map((cluster) => cluster.metadata);
-    setBusy(work.length);
-    /** @type {typeof failed} */
-    const problems = [];
-    const next = async () => {
-      for (let one = work.shift(); one; one = work.shift()) {
-        const { namespace, name, uid } = one;
-        await merge({ ...drover, resource: "clusters", namespace, name }, { metadata: { uid, labels: pending } }).catch((error) => problems.push({ key: keyOf({ metadata: one }), error }));
-        setBusy((left) => Math.max(1, left - 1));
-      }
-    };
-    await Promise.all(Array.from({ length: parallel }, next));
+    setBusy(touched.length);
+    const problems = await changeAll(touched, pending, () => setBusy((left) => Math.max(1, left - 1)));
     setBusy(0);
     setFailed(problems);
     if (problems.length > 0) return;
@@ -110,17 +163,11 @@ function Editor({ keys, done, close }) {
     done?.();
     close();
   };
+  const action = busy > 0 ? `${busy} left …` : touched.length > 1 || keys.length > 1 ? `Change ${count(touched.length, "cluster")}` : "Save";
   return html`<form onSubmit=${submit}><div class="dialog-body">
-    ${keys.length > clusters.length && html`<${Note}>${count(keys.length - clusters.length, "selected cluster")} no longer exist.</${Note}>`}
-    ${busy === 0 && known.length > 0 && html`<ul class="edit-labels" aria-label="Labels">${known.map((key) => { const values = [...labels.get(key) ?? []]; return html`<li key=${key} class=${change[key] === null ? "removed" : ""}>
-      <span class="item-main"><b>${short(key, 120)}</b> <span class="soft">${values.slice(0, 3).map(([value, n]) => (clusters.length > 1 ? `${short(value, 40)} (${n})` : short(value, 63))).join(", ")}${values.length > 3 && " …"}</span></span>
-      <button type="button" class="link" aria-label=${`${change[key] === null ? "Keep" : "Remove"} ${key}`} onClick=${() => toggle(key)}>${change[key] === null ? "Keep" : "Remove"}</button></li>`; })}</ul>`}
-    ${Object.entries(change).filter(([, value]) => value !== null).map(([key, value]) => html`<p class="edit-added" key=${key}><${Icon} name="plus" /><span class="item-main"><b>${key}</b>=${value}</span><button type="button" class="link" onClick=${() => setChange(({ [key]: _, ...rest }) => rest)}>Undo</button></p>`)}
-    <div class="edit-add"><${Field} label="Label" value=${typed.key} list=${known} data-focus onInput=${set("key")} maxlength="317" pattern="([a-z0-9.\\-]+/)?[A-Za-z0-9]([A-Za-z0-9_.\\-]*[A-Za-z0-9])?" title="letters, digits, dashes, dots and underscores, perhaps after a domain and /" />
-      <${Field} label="Value" value=${typed.value} onInput=${set("value")} maxlength="63" pattern="([A-Za-z0-9]([A-Za-z0-9_.\\-]*[A-Za-z0-9])?)?" title="letters, digits, dashes, dots and underscores" />
-      <button type="button" disabled=${!typed.key} onClick=${add}>Add another</button></div>
-    ${!outcome && html`<${Note}>Labels decide which bindings, Projects and Plans apply. There are too many to say here what changes.</${Note}>`}
-    ${outcome && outcome.length > 0 && html`<${Note}><p><b>What this changes</b></p><ul>${outcome.slice(0, 12).map(([name, { begins, ends }]) => html`<li key=${name}>${short(name, 120)} ${[begins && `will apply to ${count(begins, "cluster")}`, ends && `no longer applies to ${count(ends, "cluster")}`].filter(Boolean).join(", and ")}</li>`)}</ul>${outcome.length > 12 && html`<p>And ${outcome.length - 12} more.</p>`}</${Note}>`}
-    ${failed.slice(0, 5).map(({ key, error }) => html`<${Problem} key=${key} title=${`${key} was not changed.`} error=${error} />`)}${failed.length > 5 && html`<p>And ${failed.length - 5} more.</p>`}</div>
-    <${DialogActions}><button type="button" onClick=${close}>Cancel</button><button class="primary" disabled=${busy > 0 || touched.length === 0}>${busy > 0 ? `${busy} left …` : touched.length > 1 || keys.length > 1 ? `Change ${count(touched.length, "cluster")}` : "Save"}</button></${DialogActions}></form>`;
+    ${gone > 0 && html`<${Note}>${count(gone, "selected cluster")} no longer ${gone === 1 ? "exists" : "exist"}.</${Note}>`}
+    <${Present} labels=${labels} several=${clusters.length > 1} change=${change} set=${set} /><${Added} change=${change} set=${set} />
+    <${Fields} known=${editable(labels)} typed=${typed} set=${setTyped} add=${add} />
+    <${Outcome} outcome=${touched.length > 0 ? effects(touched, pending) : []} /><${Failures} failed=${failed} /></div>
+    <${DialogActions}><button type="button" onClick=${close}>Cancel</button><button class="primary" disabled=${busy > 0 || touched.length === 0}>${action}</button></${DialogActions}></form>`;
 }

@@ -6,7 +6,7 @@
 
 import { html, useMemo } from "../lib/html.js";
 import { bytes, cores, quantity } from "../lib/quantity.js";
-import { short, words } from "../lib/text.js";
+import { count, short, words } from "../lib/text.js";
 import { Time } from "../lib/time.js";
 import { list } from "../core/api.js";
 import { may } from "../core/rights.js";
@@ -28,7 +28,7 @@ function nodeRow({ metadata, spec, status }) {
   const roles = Object.keys(metadata.labels ?? {}).filter((key) => key.startsWith("node-role.kubernetes.io/")).map((key) => key.slice(24));
   /** @type {StateName} */
   const name = ready?.status !== "True" || wrong.length > 0 ? "broken" : spec?.unschedulable ? "waiting" : "working";
-  const word = ready?.status !== "True" ? (ready?.status === "Unknown" ? "Not heard of" : "Not ready") : wrong[0] ?? (spec?.unschedulable ? "Cordoned" : "Ready");
+  const word = ready?.status !== "True" ? (ready?.status === "Unknown" ? "Not reporting" : "Not ready") : wrong[0] ?? (spec?.unschedulable ? "Cordoned" : "Ready");
   return { key: metadata.name, name: metadata.name, state: { name, word, title: short(ready?.message, 300) }, roles: short(roles.sort().join(", "), 200),
     version: short(status?.nodeInfo?.kubeletVersion, 60), system: [short(status?.nodeInfo?.osImage, 100), short(status?.nodeInfo?.architecture, 60)].filter(Boolean).join(", "),
     cpu: quantity(status?.allocatable?.cpu), memory: quantity(status?.allocatable?.memory), created: short(metadata.creationTimestamp, 60) };
@@ -42,7 +42,7 @@ const order = { broken: 0, waiting: 1, working: 2 };
 const columns = [
   { id: "name", title: "Node", cell: (r) => r.name, sort: (r) => r.name, width: "22%" },
   { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} />`, sort: (r) => `${order[r.state.name]}${r.state.word}`, width: "14%" },
-  { id: "roles", title: "Roles", cell: (r) => r.roles || html`<span class="soft">worker</span>`, sort: (r) => r.roles, width: "14%" },
+  { id: "roles", title: "Roles", cell: (r) => r.roles || html`<span class="soft">none</span>`, sort: (r) => r.roles, width: "14%" },
   { id: "version", title: "Kubelet", cell: (r) => r.version, sort: (r) => r.version, width: "14%" },
   { id: "system", title: "System", cell: (r) => html`<span title=${short(r.system, 200)}>${short(r.system, 100)}</span>`, sort: (r) => r.system, width: "16%", card: false },
   { id: "cpu", title: "Cores", cell: (r) => cores(r.cpu), sort: (r) => r.cpu, width: "7%", end: true },
@@ -64,7 +64,7 @@ function NodeTable({ member }) {
   const rows = useMemo(() => (value?.items ?? []).map(nodeRow).sort((a, b) => order[a.state.name] - order[b.state.name] || (a.key < b.key ? -1 : 1)), [value]);
   if (error) return html`<${Problem} title="The nodes cannot be shown." error=${error} retry=${retry} />`;
   if (!value) return html`<${Loading} label="Loading the nodes" />`;
-  return html`<div class="toolbar"><span class="soft" role="status">${rows.length} nodes${value.metadata?.continue && ", the first of more"}, as the cluster lists them now</span><span class="spring"></span>
-      <button type="button" disabled=${loading} onClick=${retry}><${Icon} name="again" />Fetch again</button></div>
+  return html`<div class="toolbar"><span class="soft" role="status">${count(rows.length, "node")}${value.metadata?.continue && ", the first of more"}, as the cluster lists them now</span><span class="spring"></span>
+      <button type="button" disabled=${loading} onClick=${retry}><${Icon} name="again" />Refresh</button></div>
     <${Table} id="nodes" label="Nodes" rows=${rows} columns=${columns} sort=${param("sort")} onSort=${(/** @type {string} */ sort) => setQuery({ sort })} empty=${html`<${Empty} icon="hosts" title="The cluster has no nodes" />`} />`;
 }

@@ -26,12 +26,13 @@ const most = 200; // plans of the list
 export function Plans() {
   const all = planRows.value;
   const only = param("state");
-  const shown = all.filter(({ state }) => !only || state.name === only);
-  const chips = [["", "All"], ["broken", "Failed"], ["waiting", "At work"], ["working", "Done"]];
+  const is = (/** @type {string} */ name, /** @type {string} */ wanted) => !wanted || name === wanted || (wanted === "active" && name !== "working");
+  const shown = all.filter(({ state }) => is(state.name, only));
+  const chips = [["", "All"], ["active", "Not done"], ["broken", "Failed"], ["waiting", "At work"], ["working", "Done"]];
   return html`<div class="view"><${Heading} title="Plans" beside=${loaded.value && html`<span class="soft">${count(all.length, "plan")}</span>`} />
-    ${all.length > 0 && html`<div class="chips" role="group" aria-label="State">${chips.map(([value, label]) => html`<button type="button" class=${"chip " + value} aria-pressed=${String(only === value)} onClick=${() => setQuery({ state: value })}>${label} <span class="number">${all.filter(({ state }) => !value || state.name === value).length}</span></button>`)}</div>`}
-    ${!loaded.value && all.length === 0 ? html`<${Loading} />` : all.length === 0 ? html`<${Empty} icon="plans" title="There are no Plans that you may watch">A Plan upgrades or changes the nodes of many clusters, wave by wave.</${Empty}>`
-      : shown.length === 0 ? html`<${Empty} title="No plan is in this state" />` : html`<div class="stack-list">${shown.slice(0, most).map(({ plan, key, state }) => html`<${PlanCard} key=${key} plan=${plan} state=${state} />`)}</div>${shown.length > most && html`<p class="soft">${`And ${count(shown.length - most, "more plan")}.`}</p>`}`}</div>`;
+    ${all.length > 0 && html`<div class="chips" role="group" aria-label="State">${chips.map(([value, label]) => html`<button type="button" class=${"chip " + value} aria-pressed=${String(only === value)} onClick=${() => setQuery({ state: value })}>${label} <span class="number">${all.filter(({ state }) => is(state.name, value)).length}</span></button>`)}</div>`}
+    ${!loaded.value && all.length === 0 ? html`<${Loading} />` : all.length === 0 ? html`<${Empty} icon="plans" title="There are no plans that you can see">A plan upgrades or changes the nodes of many clusters, wave by wave.</${Empty}>`
+      : shown.length === 0 ? html`<${Empty} title="No plan matches"><button type="button" onClick=${() => setQuery({ state: "" })}>Show all plans</button></${Empty}>` : html`<div class="stack-list">${shown.slice(0, most).map(({ plan, key, state }) => html`<${PlanCard} key=${key} plan=${plan} state=${state} />`)}</div>${shown.length > most && html`<p class="soft">${`And ${count(shown.length - most, "more plan")}.`}</p>`}`}</div>`;
 }
 
 /** @param {{ plan: any, state: any }} props */
@@ -52,7 +53,7 @@ function askPause(plan, paused) {
   const { name } = plan.metadata;
   confirm({
     title: paused ? `Pause ${name}?` : `Resume ${name}?`, action: paused ? "Pause" : "Resume",
-    text: html`<p>${paused ? "The plan starts nothing new: no member, no node and no further attempt. Nodes at work finish." : "The plan goes on, and tries failed nodes again."}</p>`,
+    text: html`<p>${paused ? "The plan starts nothing new: no cluster, no node and no further attempt. Nodes at work finish." : "The plan goes on, and tries failed nodes again."}</p>`,
     run: async () => { await setPaused(plan, paused); toast(`${name} ${paused ? "starts nothing new" : "goes on"}.`); },
   });
 }
@@ -62,7 +63,7 @@ function askRetry(plan) {
   const { name } = plan.metadata;
   confirm({
     title: `Try the failed nodes of ${name} again?`, action: "Try again",
-    text: html`<p>The plan is paused until members with failures have noticed, for at most 30 seconds, and then resumed. Failed nodes get all their attempts again; complete nodes keep their result.</p><p class="soft">Keep this page open meanwhile, and do not pause the plan.</p>`,
+    text: html`<p>The plan is paused until clusters with failures have noticed, for at most 30 seconds, and then resumed. Failed nodes get all their attempts again; complete nodes keep their result.</p><p class="soft">Keep this page open meanwhile, and do not pause the plan.</p>`,
     run: async () => {
       const left = await retry(plan);
       if (left.length > 0) toast(`These failures stay: ${left.join("; ")}`, "broken");
@@ -78,7 +79,7 @@ export function PlanView({ params: { workspace, name } }) {
   const changes = plan && may({ verb: "patch", resource: "plans", namespace: workspace, name });
   const paused = Boolean(plan?.spec?.paused);
   useCommands(changes ? [{ id: "pause", title: `${paused ? "Resume" : "Pause"} ${name}`, icon: paused ? "play" : "pause", run: () => askPause(plan, !paused) }] : [], [changes, plan]);
-  if (!plan) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="plans" title="This Plan is gone, or you may not watch it"><a href=${href(["plans"])}>All plans</a></${Empty}>` : html`<${Loading} />`}</div>`;
+  if (!plan) return html`<div class="view"><${Heading} title=${name} above=${above} />${loaded.value ? html`<${Empty} icon="plans" title="This plan is gone, or you may not see it"><a href=${href(["plans"])}>All plans</a></${Empty}>` : html`<${Loading} />`}</div>`;
   const state = planState(plan);
   const { spec = {}, status = {}, metadata } = plan;
   const { window: hours, rollout = {} } = spec;
@@ -94,7 +95,7 @@ export function PlanView({ params: { workspace, name } }) {
         <li key=${f.cluster + "/" + f.node}><p><${Member} workspace=${workspace} name=${f.cluster} /> <span class="soft">node</span> <b>${f.node}</b>${f.attempt > 0 && html` <span class="soft">${f.final === false ? `attempt ${f.attempt}, tried again` : `after ${count(f.attempt, "attempt")}`}</span>`} <span class="soft"><${Time} at=${f.at} ago /></span></p>
           <p class="message"><b>${words(f.reason)}:</b> ${short(f.message, 500)}</p>${f.log && html`<${Log} text=${f.log} label=${`Last lines on ${f.node}`} />`}</li>`)}</ul>` : html`<p class="soft">No node has failed.</p>`}</${Card}></div>
       <div class="column"><${Card} title="Facts"><${Facts} pairs=${[["Version", status.latestVersion], ["Clusters", status.clusters?.summary], ["Nodes", status.nodes?.summary],
-        ["For", spec.clusterName || spec.clusterSelector ? place(spec) : undefined], ["Nodes at once", spec.concurrency], ["Clusters at once", rollout.maxConcurrentClusters], ["Stops after", rollout.maxFailedClusters !== undefined && count(rollout.maxFailedClusters, "failed cluster")],
+        ["For", spec.clusterName || spec.clusterSelector ? place(spec) : undefined], ["Nodes at once in a cluster", spec.concurrency], ["Clusters at once", rollout.maxConcurrentClusters], ["Stops after", rollout.maxFailedClusters > 0 ? `more than ${count(rollout.maxFailedClusters, "failed cluster")}` : "the first failed cluster"],
         ["Window", hours && [hours.days?.join(", "), [hours.startTime, hours.endTime].filter(Boolean).join("–"), hours.timeZone].filter(Boolean).join(" ")], ["Channel", spec.channel],
         ["Created", metadata.creationTimestamp && html`<${Time} at=${metadata.creationTimestamp} ago />`]]} /></${Card}><${Conditions} object=${plan} ready=${["The plan is carried out", "The plan is not carried out yet"]} /></div></div></div>`;
 }

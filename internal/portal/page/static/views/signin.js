@@ -15,7 +15,7 @@ export function SignIn({ issuer, problem, onToken }) {
   const [token, setToken] = useState("");
   const canSignIn = Boolean(issuer?.authorization_endpoint);
   const form = html`<form method="dialog" onSubmit=${(/** @type {Event} */ e) => { e.preventDefault(); onToken(token.trim()); }}>
-    <${Field} label="Token, forgotten when this page is closed" type="password" required value=${token} onInput=${(/** @type {any} */ e) => setToken(e.target.value)} />
+    <${Field} label="Token, forgotten when this page is closed or reloaded" type="password" required value=${token} onInput=${(/** @type {any} */ e) => setToken(e.target.value)} />
     <p><button class=${canSignIn ? "wide" : "primary wide"}>Use this token</button></p></form>`;
   return html`<main class="sign-in"><div class="sign-in-card">
     <${Logo} /><h1 tabindex="-1">Sign in to Drover</h1><p class="soft">${location.host}</p>

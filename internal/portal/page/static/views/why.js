@@ -16,7 +16,7 @@ import { object, objects } from "../core/store.js";
 import { me } from "../core/user.js";
 import { Field } from "../ui/form.js";
 import { Mark } from "../ui/icons.js";
-import { Card, Command, Heading, Loading, Note, Problem } from "../ui/parts.js";
+import { Card, Command, Heading, Loading, More, Note, Problem } from "../ui/parts.js";
 import { mayGrant, openGrant } from "./grant.js";
 
 const verbs = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "impersonate"];
@@ -57,16 +57,16 @@ export function Why() {
       <${Field} label="Verb" value=${form.verb} onInput=${set("verb")} options=${verbs} />
       <${Field} label="Resource" value=${form.resource} onInput=${set("resource")} required placeholder="pods, or deployments.apps" />
       <${Field} label="Namespace" value=${form.namespace} onInput=${set("namespace")} placeholder="empty for all" />
-      ${form.who.trim() && html`<${Field} label="Groups, with commas" value=${form.group} onInput=${set("group")} placeholder="github:acme/web" help="The hub does not know the groups of others." />`}
+      ${form.who.trim() && html`<${Field} label="Groups, separated by commas" value=${form.group} onInput=${set("group")} placeholder="github:acme/web" help="The hub does not know the groups of others." />`}
       <p class="form-end"><button class="primary" disabled=${state.busy}>Ask</button></p></form></${Card}>
     <div role="status">${state.busy && html`<${Loading} label="Asking" rows=${1} />`}
       ${state.status && html`<${Note} name=${state.status.allowed ? "working" : "broken"}><p><b>${`${state.q.who || "You"} may ${state.status.allowed ? "" : "not "}${state.question}.`}</b></p><p>${state.status.reason || (state.status.allowed ? "" : next(state.q.member, state.q.who))}</p></${Note}>`}
-      ${state.error && html`<${Problem} error=${state.error} title=${state.q.who ? `${state.q.member || "The hub"} did not tell.` : undefined} />`}</div>
+      ${state.error && html`<${Problem} error=${state.error} title=${state.q.who ? `${state.q.member || "The hub"} did not answer the question.` : undefined} />`}</div>
     ${state.q?.member && html`<${Explanation} q=${state.q} action=${state.action} />`}</div>`;
 }
 
 const next = (/** @type {string} */ member, /** @type {string} */ who) => (who ? "Nothing there allows it." : member
-  ? "The hub lets you in, but the member’s RBAC does not allow it: ask for a ClusterRoleTemplateBinding or a ProjectRoleTemplateBinding in the workspace of the Cluster."
+  ? "The hub lets you in, but nothing in the cluster allows it: ask for a role in the cluster, or in a project of it."
   : "Ask an administrator of the hub for a Role or ClusterRole that allows it.");
 
 /** @param {{ q: Question, action: import("../core/access.js").Action }} props */
@@ -77,19 +77,19 @@ function Explanation({ q, action }) {
   const resource = action.resource + (action.group ? "." + action.group : "");
   const text = action.namespace ? command`kubectl drover why ${who} ${action.verb} ${resource} --cluster ${q.member} -n ${action.namespace}`
     : command`kubectl drover why ${who} ${action.verb} ${resource} --cluster ${q.member}`;
-  if (!cluster || cluster.partial || objects("roletemplates").size === 0) return html`<${Card} title="Explanation"><p class="soft">You may not watch this Cluster and its bindings, so the page cannot explain the answer. An administrator can, with this command:</p><${Command} text=${text} /></${Card}>`;
+  if (!cluster || cluster.partial || objects("roletemplates").size === 0) return html`<${Card} title="Explanation"><p class="soft">You may not see this cluster’s bindings and the roles, so the page cannot explain the answer. An administrator can, with this command:</p><${Command} text=${text} /></${Card}>`;
   const about = (/** @type {{ kind: string, name: string }} */ s) => (s.kind === "Group" ? groups.includes(s.name) : s.name === who);
   const { chains, missing } = explain(cluster, action, about);
   const others = explain(cluster, action, (s) => !about(s)).chains;
   const line = (/** @type {any} */ g) => html`<strong>${g.binding.spec.subject.name}</strong> is <a href=${href(["access", "roles", g.role])}>${g.role}</a> in ${g.where} <span class="soft">${g.binding.metadata.name}</span>`;
   return html`<${Card} title=${`What the bindings of ${who} say`} actions=${mayGrant(cluster.metadata.namespace) && html`<button type="button" onClick=${() => openGrant({ workspace: cluster.metadata.namespace, cluster: cluster.metadata.name, name: who })}>Grant a role</button>`}>
       <ul class="tree" aria-label="Explanation">${chains.map((g) => html`<li><${Mark} name=${g.external ? "waiting" : "working"} /><div><p>${line(g)}${g.binding.spec.expiresAt && html`, until <${Time} at=${g.binding.spec.expiresAt} />`}</p>
-        <p class="soft">${g.path.length > 1 && g.path.join(" → ") + ": "}${g.external ? `Only the ClusterRole ${g.external} of the cluster tells.` : ruleText(g.rule)}</p></div></li>`)}
-      ${missing.slice(0, 50).map((g) => html`<li><${Mark} name="broken" /><div><p>${line(g)}</p><p class="soft">${g.lack}</p></div></li>`)}
-      ${chains.length + missing.length === 0 && html`<li><${Mark} name="broken" /><div><p>No binding in the workspace names ${q.who ? "this user" : "you"} or a group.</p></div></li>`}</ul>
+        <p class="soft">${g.path.length > 1 && g.path.join(" → ") + ": "}${g.external ? `The ClusterRole ${g.external} of the cluster decides.` : ruleText(g.rule)}</p></div></li>`)}
+      ${missing.slice(0, 50).map((g) => html`<li><${Mark} name="broken" /><div><p>${line(g)}</p><p class="soft">${g.lack}</p></div></li>`)}<${More} all=${missing.length} most=${50} />
+      ${chains.length + missing.length === 0 && html`<li><${Mark} name="broken" /><div><p>No binding in the workspace names ${q.who ? "this user or these groups" : "you or one of your groups"}.</p></div></li>`}</ul>
       <p class="soft">The cluster’s own roles and bindings may allow more.</p></${Card}>
-    <${Card} title="Who else may do it">${others.length > 0 ? html`<ul class="tree" aria-label="Who else">${others.slice(0, 30).map((g) => html`<li><${Mark} name=${g.external ? "waiting" : "working"} /><div><p>${line(g)}</p></div></li>`)}</ul>` : html`<p class="soft">No binding that you may watch grants it to anyone else.</p>`}
-      <p class="soft">With the objects in the cluster, in a terminal:</p><${Command} text=${text} /></${Card}>`;
+    <${Card} title="Who else may do it">${others.length > 0 ? html`<ul class="tree" aria-label="Who else">${others.slice(0, 30).map((g) => html`<li><${Mark} name=${g.external ? "waiting" : "working"} /><div><p>${line(g)}</p></div></li>`)}<${More} all=${others.length} most=${30} /></ul>` : html`<p class="soft">No binding that you can see grants it to anyone else.</p>`}
+      <p class="soft">kubectl also shows the objects in the cluster:</p><${Command} text=${text} /></${Card}>`;
 }
 
 const ruleText = (/** @type {any} */ rule) => `${(rule.verbs ?? []).join(", ")} ${(rule.resources ?? []).slice(0, 20).join(", ")}${rule.apiGroups?.some(Boolean) ? ` of ${rule.apiGroups.map((/** @type {string} */ g) => g || "core").join(", ")}` : ""}`;

@@ -1,0 +1,122 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/drover-dev/drover/internal/untrusted"
+)
+
+// Limits on the responses of API servers. A context may lead to any server, for example to a member that an attacker
+// controls. These limits let it use some hundred megabytes of memory, and suffice for 10,000 Clusters.
+const (
+	maxBytes = 64 << 20
+	maxNodes = 4 << 20
+	maxItems = 20_000
+	// maxEvent limits an event of a watch, in bytes. API servers accept no objects of this size.
+	maxEvent = 4 << 20
+)
+
+// bounded limits the responses of an API server. The clients of an API server read a whole response into memory.
+type bounded struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Accept", acceptable(r.Header.Get("Accept")))
+	resp, err := b.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	var body io.Reader
+	switch {
+	case resp.ContentLength == 0:
+		return resp, nil
+	case strings.HasSuffix(r.URL.Path, "/log") && kind == "text/plain" && resp.StatusCode == http.StatusOK:
+		return resp, nil // is printed while it is read
+	case kind != "application/json" && !strings.HasPrefix(kind, "text/"):
+		err = fmt.Errorf("the server responded with %s and the content type %q, which is not JSON", resp.Status, kind)
+	case r.URL.Query().Get("watch") == "true" && resp.StatusCode == http.StatusOK:
+		body = &events{from: bufio.NewReader(resp.Body)}
+	default:
+		body, err = wholeOf(resp.Body)
+	}
+	if err != nil {
+		_ = resp.Body.Close()
+		return nil, err
+	}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{body, resp.Body}
+	return resp, nil
+}
+
+// acceptable replaces binary formats in an Accept header by JSON, because their values cannot be counted.
+func acceptable(header string) string {
+	kinds := slices.DeleteFunc(strings.Split(header, ","), func(kind string) bool {
+		return strings.Contains(kind, "protobuf") || strings.Contains(kind, "cbor")
+	})
+	return cmp.Or(strings.Join(kinds, ","), "application/json")
+}
+
+// wholeOf reads a body and checks its size.
+func wholeOf(body io.Reader) (io.Reader, error) {
+	raw, err := io.ReadAll(io.LimitReader(body, maxBytes+1))
+	if err == nil {
+		err = untrusted.Check(raw, untrusted.Bounds{Bytes: maxBytes, Nodes: maxNodes, Depth: 128, Items: maxItems})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the response of the server: %w", err)
+	}
+	return bytes.NewReader(raw), nil
+}
+
+// events reads the lines of a watch and checks the size of each.
+type events struct {
+	from *bufio.Reader
+	line []byte // the rest of the line that is being read
+}
+
+// Read implements io.Reader.
+func (e *events) Read(into []byte) (int, error) {
+	if len(e.line) == 0 {
+		if err := e.next(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(into, e.line)
+	e.line = e.line[n:]
+	return n, nil
+}
+
+// next reads the next line, or the rest of the stream.
+func (e *events) next() error {
+	e.line = nil
+	for {
+		part, err := e.from.ReadSlice('\n')
+		e.line = append(e.line, part...)
+		if errors.Is(err, bufio.ErrBufferFull) && len(e.line) <= maxEvent {
+			continue
+		}
+		if len(e.line) == 0 {
+			return err
+		}
+		if err := untrusted.Check(e.line, untrusted.Large().WithBytes(maxEvent)); err != nil {
+			return fmt.Errorf("read an event of the server: %w", err)
+		}
+		return nil
+	}
+}
