@@ -235,8 +235,8 @@ type HostMachine struct {
 
 // HostProgress describes the progress of a host's instructions.
 type HostProgress struct {
-	// version identifies the instructions that this status describes. It consists of the UID and resourceVersion of the
-	// Secret with the instructions, in the format "<UID>.<resourceVersion>".
+	// version identifies the instructions that this status describes. Its format is "<UID>.<resourceVersion>", using the
+	// UID and resourceVersion of the Secret that contains the instructions.
 	// +optional
 	Version string `json:"version,omitempty"`
 	// done is the number of one-time instructions that have succeeded.
