@@ -29,7 +29,6 @@ import (
 
 	"github.com/go-logr/logr"
 
-	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -195,10 +194,8 @@ func (r *Runner) take(o *order) {
 	r.mu.Lock()
 	r.order, r.failing, r.periodic, r.progress = o, map[string]bool{}, map[string]string{}, protocol.HostProgress{}
 	if o != nil {
-		r.progress = protocol.HostProgress{
-			HostProgress: v1.HostProgress{Version: o.Version, Total: int32(len(o.Instructions))},
-			Owner:        &o.Owner, Phase: protocol.HostApplying,
-		}
+		r.progress.Version, r.progress.Owner = o.Version, &o.Owner
+		r.progress.Phase, r.progress.Total = protocol.HostApplying, int32(len(o.Instructions))
 		for _, probe := range o.Probes {
 			r.failing[probe.Name] = true
 		}
