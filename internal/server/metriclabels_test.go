@@ -16,8 +16,11 @@ import (
 )
 
 var (
-	// aggregation finds a "by" clause in front of its operand.
-	aggregation = regexp.MustCompile(`\bby \(([a-z_, ]*)\) \(`)
+	// aggregation finds a "by" or "without" clause in front of its operand, and trailing finds one after its operand.
+	aggregation = regexp.MustCompile(`\b(?:by|without) ?\(([a-z_, ]*)\) ?\(`)
+	trailing    = regexp.MustCompile(`\) ?(?:by|without) ?\(`)
+	// matching finds a clause between the two operands of a vector match.
+	matching = regexp.MustCompile(`\b(?:on|ignoring) ?\(([a-z_, ]*)\)`)
 	// selector finds a metric of Drover, with its label matchers if it has any.
 	selector = regexp.MustCompile(`\b(drover_[a-z0-9_]+)(?:\{([^}]*)\})?`)
 	matcher  = regexp.MustCompile(`([a-z_]+)(?:=~|!~|!=|=)`)
@@ -59,10 +62,20 @@ func (q query) problems(labels map[string][]string) (problems []string) {
 	}
 	for _, at := range aggregation.FindAllStringSubmatchIndex(q.expr, -1) {
 		for _, found := range selector.FindAllStringSubmatch(operand(q.expr[at[1]:]), -1) {
-			for label := range strings.SplitSeq(q.expr[at[2]:at[3]], ",") {
-				check(found[1], strings.TrimSpace(label), q.expr)
+			for _, label := range labelsIn(q.expr[at[2]:at[3]]) {
+				check(found[1], label, q.expr)
 			}
 		}
+	}
+	for _, at := range matching.FindAllStringSubmatchIndex(q.expr, -1) {
+		for _, metric := range besides(q.expr[:at[0]], q.expr[at[1]:]) {
+			for _, label := range labelsIn(q.expr[at[2]:at[3]]) {
+				check(metric, label, q.expr)
+			}
+		}
+	}
+	if trailing.MatchString(q.expr) {
+		problems = append(problems, "by and without must be in front of their operand: "+q.expr)
 	}
 	metrics := selector.FindAllStringSubmatch(q.expr, -1)
 	for _, text := range q.texts {
@@ -74,6 +87,22 @@ func (q query) problems(labels map[string][]string) (problems []string) {
 		}
 	}
 	return problems
+}
+
+// labelsIn returns the labels in a clause.
+func labelsIn(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// besides returns the metrics of Drover that are next to a clause: the last one in front of it and the first one after.
+func besides(before, after string) (metrics []string) {
+	if all := selector.FindAllStringSubmatch(before, -1); len(all) > 0 {
+		metrics = append(metrics, all[len(all)-1][1])
+	}
+	if first := selector.FindStringSubmatch(after); first != nil {
+		metrics = append(metrics, first[1])
+	}
+	return metrics
 }
 
 // operand returns the start of text up to the parenthesis that closes the one before text.
@@ -178,12 +207,17 @@ func TestAQueryWithAnUnknownLabelIsFound(t *testing.T) {
 		"only known labels": {
 			query{`sum by (x, job) (rate(drover_a{x!="y=z"}[5m])) > on (x) drover_a`, []string{"{{x}}"}}, 0,
 		},
-		"a matcher":         {query{`drover_a{x="1",y=~"2"}`, nil}, 1},
-		"an aggregation":    {query{`max by (x) (drover_a) or max by (y) (drover_a)`, nil}, 1},
-		"a legend":          {query{`drover_a`, []string{"{{y}}"}}, 1},
-		"an annotation":     {query{`drover_a`, []string{"{{ $labels.y }} is {{ $value }}"}}, 1},
-		"a bucket has le":   {query{`sum by (le) (rate(drover_h_bucket[5m]))`, nil}, 0},
-		"a count has no le": {query{`sum by (le) (rate(drover_h_count[5m]))`, nil}, 1},
+		"a matcher":                      {query{`drover_a{x="1",y=~"2"}`, nil}, 1},
+		"an aggregation":                 {query{`max by (x) (drover_a) or max by (y) (drover_a)`, nil}, 1},
+		"an aggregation without a label": {query{`sum without (x) (drover_a) or sum without(x, y) (drover_a)`, nil}, 1},
+		"a clause after its operand":     {query{`sum(drover_a) without (x)`, nil}, 1},
+		"a match on a label":             {query{`drover_h > on (x) drover_a`, nil}, 1},
+		"a match of another metric":      {query{`up and on (y) drover_a`, nil}, 1},
+		"a match that ignores a label":   {query{`up > ignoring(x) drover_a > ignoring (y) up`, nil}, 1},
+		"a legend":                       {query{`drover_a`, []string{"{{y}}"}}, 1},
+		"an annotation":                  {query{`drover_a`, []string{"{{ $labels.y }} is {{ $value }}"}}, 1},
+		"a bucket has le":                {query{`sum by (le) (rate(drover_h_bucket[5m]))`, nil}, 0},
+		"a count has no le":              {query{`sum by (le) (rate(drover_h_count[5m]))`, nil}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := tt.problems(labels); len(got) != tt.want {
