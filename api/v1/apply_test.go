@@ -341,7 +341,7 @@ func kubectl(t *testing.T, config *rest.Config) func(stdin []byte, args ...strin
 	return func(stdin []byte, args ...string) string {
 		t.Helper()
 		command := exec.CommandContext(t.Context(), assets[lab.Kubectl], args...)
-		command.Env = []string{"KUBECONFIG=" + file, "HOME=" + home}
+		command.Env = []string{"KUBECONFIG=" + file, "HOME=" + home, "PATH=" + os.Getenv("PATH")} // with diff
 		command.Stdin = bytes.NewReader(stdin)
 		var complaints bytes.Buffer
 		command.Stderr = &complaints

@@ -42,7 +42,7 @@ type AuthProvider struct {
 	// Ready is True with reason Reachable or Disabled, and False with reason SecretMissing, Invalid or Unreachable.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager, whose configuration needs signIn.issuer", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
-	Status AuthProviderStatus `json:"status,omitempty"`
+	Status AuthProviderStatus `json:"status,omitzero"`
 }
 
 // AuthProviderList is a list of AuthProviders.

@@ -44,7 +44,7 @@ type ClusterRoleTemplateBinding struct {
 	// IdentityMismatch, or with the reason from the role template.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
-	Status DeliveryStatus `json:"status,omitempty"`
+	Status DeliveryStatus `json:"status,omitzero"`
 }
 
 // ClusterRoleTemplateBindingList is a list of ClusterRoleTemplateBindings.
@@ -119,7 +119,7 @@ type ProjectRoleTemplateBinding struct {
 	// ProjectNotFound if the Project does not exist.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
-	Status DeliveryStatus `json:"status,omitempty"`
+	Status DeliveryStatus `json:"status,omitzero"`
 }
 
 // ProjectRoleTemplateBindingList is a list of ProjectRoleTemplateBindings.

@@ -39,12 +39,12 @@ type Cluster struct {
 	// are optional.
 	// +optional
 	// +kubebuilder:default={}
-	Spec ClusterSpec `json:"spec,omitempty"`
+	Spec ClusterSpec `json:"spec,omitzero"`
 
 	// status is the observed state of the member.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
-	Status ClusterStatus `json:"status,omitempty"`
+	Status ClusterStatus `json:"status,omitzero"`
 }
 
 // ClusterList is a list of Clusters.
@@ -61,13 +61,13 @@ type ClusterSpec struct {
 	// registration configures how an agent joins as this Cluster.
 	// +optional
 	// +kubebuilder:default={}
-	Registration Registration `json:"registration,omitempty"`
+	Registration Registration `json:"registration,omitzero"`
 
 	// agent configures the agent in the member. The hub writes these settings to the manifest in the Secret
 	// "<name>-registration", and applies them to a connected agent through its tunnel.
 	// +optional
 	// +kubebuilder:default={}
-	Agent Agent `json:"agent,omitempty"`
+	Agent Agent `json:"agent,omitzero"`
 
 	// authorizedEndpoint lets users connect directly to the member, without going through the hub. Users authenticate with
 	// short-lived tokens that the hub signs for this Cluster. Setting authorizedEndpoint requires the "update" verb on
@@ -75,7 +75,6 @@ type ClusterSpec struct {
 	// authorizedEndpoint also requires signIn in the hub's configuration and an agent with the Full profile. By default,
 	// users can connect only through the hub.
 	// +optional
-	// +kubebuilder:default={}
 	AuthorizedEndpoint AuthorizedEndpoint `json:"authorizedEndpoint,omitzero"`
 
 	// deletionPolicy defines what happens in the member when the Cluster is deleted. With Uninstall, the default, the hub

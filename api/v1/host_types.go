@@ -36,12 +36,12 @@ type Host struct {
 	// spec configures how the machine joins, and what happens when the Host is deleted. All fields are optional.
 	// +optional
 	// +kubebuilder:default={}
-	Spec HostSpec `json:"spec,omitempty"`
+	Spec HostSpec `json:"spec,omitzero"`
 
 	// status is the observed state of the machine, and of the instructions that it carries out.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
-	Status HostStatus `json:"status,omitempty"`
+	Status HostStatus `json:"status,omitzero"`
 }
 
 // HostList is a list of Hosts.

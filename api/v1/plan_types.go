@@ -48,7 +48,7 @@ type Plan struct {
 	// status describes the progress of the plan.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for Drover", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
-	Status PlanStatus `json:"status,omitempty"`
+	Status PlanStatus `json:"status,omitzero"`
 }
 
 // PlanList is a list of Plans.

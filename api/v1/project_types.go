@@ -41,7 +41,7 @@ type Project struct {
 	// status describes the progress of the project's delivery to members.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
-	Status ProjectStatus `json:"status,omitempty"`
+	Status ProjectStatus `json:"status,omitzero"`
 }
 
 // ProjectList is a list of Projects.

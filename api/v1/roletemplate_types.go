@@ -43,7 +43,7 @@ type RoleTemplate struct {
 	// status reports whether the template can be used, and the progress of its delivery to members.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
-	Status RoleTemplateStatus `json:"status,omitempty"`
+	Status RoleTemplateStatus `json:"status,omitzero"`
 }
 
 // RoleTemplateList is a list of RoleTemplates.

@@ -34,7 +34,7 @@ type User struct {
 
 	// spec defines who the user is, and whether they are locked out.
 	// +optional
-	Spec UserSpec `json:"spec,omitempty"`
+	Spec UserSpec `json:"spec,omitzero"`
 
 	// status reports whether the user can sign in.
 	//
@@ -42,7 +42,7 @@ type User struct {
 	// PasswordInvalid.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager, whose configuration needs signIn.issuer", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
-	Status UserStatus `json:"status,omitempty"`
+	Status UserStatus `json:"status,omitzero"`
 }
 
 // UserList is a list of Users.

@@ -31,11 +31,11 @@ type DroverCluster struct {
 
 	// spec defines the control plane endpoint, the failure domains and the schedule of etcd snapshots.
 	// +optional
-	Spec DroverClusterSpec `json:"spec,omitempty"`
+	Spec DroverClusterSpec `json:"spec,omitzero"`
 
 	// status is the observed state of the DroverCluster. Cluster API reads it.
 	// +optional
-	Status DroverClusterStatus `json:"status,omitempty"`
+	Status DroverClusterStatus `json:"status,omitzero"`
 }
 
 // DroverClusterList is a list of DroverClusters.

@@ -31,11 +31,11 @@ type DroverMachine struct {
 
 	// spec defines which Hosts the machine can take and which tasks it carries out.
 	// +optional
-	Spec DroverMachineSpec `json:"spec,omitempty"`
+	Spec DroverMachineSpec `json:"spec,omitzero"`
 
 	// status is the observed state of the DroverMachine. Cluster API reads it.
 	// +optional
-	Status DroverMachineStatus `json:"status,omitempty"`
+	Status DroverMachineStatus `json:"status,omitzero"`
 }
 
 // DroverMachineList is a list of DroverMachines.

@@ -135,7 +135,7 @@ type EtcdSnapshot struct {
 	// status describes the progress of the snapshot and its location.
 	// +optional
 	// +kubebuilder:default={phase: "Pending", conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for its cluster to be reconciled", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
-	Status EtcdSnapshotStatus `json:"status,omitempty"`
+	Status EtcdSnapshotStatus `json:"status,omitzero"`
 }
 
 // EtcdSnapshotList is a list of EtcdSnapshots.

@@ -36,7 +36,7 @@ type ClusterInstallation struct {
 	// status describes the progress of the installation.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for drover-provisioner, which reconciles installations", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
-	Status ClusterInstallationStatus `json:"status,omitempty"`
+	Status ClusterInstallationStatus `json:"status,omitzero"`
 }
 
 // ClusterInstallationList is a list of ClusterInstallations.

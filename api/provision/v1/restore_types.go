@@ -35,7 +35,7 @@ type EtcdRestore struct {
 	// status describes the progress of the restore.
 	// +optional
 	// +kubebuilder:default={phase: "Pending", conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for its cluster to be reconciled", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
-	Status EtcdRestoreStatus `json:"status,omitempty"`
+	Status EtcdRestoreStatus `json:"status,omitzero"`
 }
 
 // EtcdRestoreList is a list of EtcdRestores.
