@@ -190,7 +190,8 @@ func (s *hubStatus) conclusion() string {
 		found = "No problems were found in the parts that were read.\n"
 	}
 	if len(s.Starting) > 0 {
-		found += fmt.Sprintf("The hub is new: this is normal for %.0f minutes after its installation.\n", startLimit.Minutes())
+		found += fmt.Sprintf("The hub is new: this is normal for %.0f minutes after its installation.\n",
+			startLimit.Minutes())
 	}
 	return found
 }

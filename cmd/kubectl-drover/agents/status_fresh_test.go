@@ -46,6 +46,7 @@ func TestStatusDistinguishesANewHubFromABrokenOne(t *testing.T) {
 		Data:       map[string]string{protocol.KeyCABundle: string(ca.Cert)},
 	}
 	const noReplica, noLease, noCA = "0 of 1 replicas", "no manager has run yet", "the manager has not published its CA"
+	const noProxy = "the certificate of the hub's proxy"
 	for name, tt := range map[string]struct {
 		objects                        []client.Object
 		problems, starting, unread, ca []string
@@ -58,15 +59,15 @@ func TestStatusDistinguishesANewHubFromABrokenOne(t *testing.T) {
 		},
 		"a new hub whose leader has died": {
 			objects:  []client.Object{deployment(time.Minute, 1), lease(time.Minute), published},
-			problems: []string{"no manager leads since"}, unread: []string{"the certificate of the hub's proxy"}, ca: []string{"CA"},
+			problems: []string{"no manager leads since"}, unread: []string{noProxy}, ca: []string{"CA"},
 		},
 		"it never started": {
 			objects:  []client.Object{deployment(startLimit, 0)},
-			problems: []string{noReplica, noLease}, unread: []string{"the CA: namespace", "the certificate of the hub's proxy"},
+			problems: []string{noReplica, noLease}, unread: []string{"the CA: namespace", noProxy},
 		},
 		"at work": {
 			objects: []client.Object{deployment(time.Hour, 1), lease(0), published},
-			unread:  []string{"the certificate of the hub's proxy"}, ca: []string{"CA"},
+			unread:  []string{noProxy}, ca: []string{"CA"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

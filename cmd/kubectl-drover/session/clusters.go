@@ -68,7 +68,7 @@ func NewClusters(shared *cli.Options) *cobra.Command {
 // reachable returns the Clusters that the user can reach. The list comes from the hub's proxy. If the user has not
 // signed in and the kubeconfig points to the hub's API server, the list comes from that API server.
 func (o *options) reachable(ctx context.Context, workspace, selector string) (reachable, error) {
-	session, p, err := o.sessionOrPlain(ctx)
+	session, p, err := sessionOrPlain(ctx, o)
 	if err != nil {
 		return reachable{}, err
 	}

@@ -125,11 +125,11 @@ func (p *plainHub) unknownProxy(hasToken bool) error {
 // with the kubeconfig's own credentials. It rejects flags that choose the user, because they have no effect in the
 // kubeconfig that the calling commands write.
 func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
-	if o.choosesUser() {
+	if choosesUser(o.Options) {
 		return nil, errors.New("flags that choose the user, such as --as, --token and --user, are not supported here: " +
 			"select a context of this user with --context")
 	}
-	session, p, err := o.sessionOrPlain(ctx)
+	session, p, err := sessionOrPlain(ctx, o)
 	if p == nil {
 		return session, err
 	}
@@ -140,14 +140,14 @@ func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
 }
 
 // choosesUser reports whether flags such as --as and --token choose the user of the hub's API server.
-func (o *options) choosesUser() bool {
+func choosesUser(o *cli.Options) bool {
 	return !equality.Semantic.DeepEqual(o.Overrides.AuthInfo, clientcmdapi.AuthInfo{}) ||
 		o.Overrides.Context.AuthInfo != ""
 }
 
 // sessionOrPlain returns the session of a user who has signed in. If the user has not signed in, it returns the hub
 // that the kubeconfig points to. All commands choose between the two in this way, so that they act as the same user.
-func (o *options) sessionOrPlain(ctx context.Context) (*login.Session, *plainHub, error) {
+func sessionOrPlain(ctx context.Context, o *options) (*login.Session, *plainHub, error) {
 	session, err := o.signedIn(ctx)
 	if !errors.Is(err, login.ErrSignedOut) {
 		return session, nil, err

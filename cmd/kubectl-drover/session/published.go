@@ -97,7 +97,7 @@ func (o *options) publishedSession(ctx context.Context) error {
 		return err
 	}
 	all, err := store.List()
-	if err != nil || len(all) == 0 || o.HubName != "" || o.Overrides.ClusterInfo.Server != "" || o.choosesUser() {
+	if err != nil || len(all) == 0 || o.HubName != "" || o.Overrides.ClusterInfo.Server != "" || choosesUser(o.Options) {
 		return nil
 	}
 	raw, err := o.Loading.GetStartingConfig()

@@ -35,7 +35,7 @@ func NewWhoAmI(shared *cli.Options) *cobra.Command {
 func (o *options) whoAmI(c *cobra.Command) error {
 	ctx, cancel := cli.Bounded(c.Context())
 	defer cancel()
-	session, p, err := o.sessionOrPlain(ctx)
+	session, p, err := sessionOrPlain(ctx, o)
 	if err != nil {
 		return err
 	}
