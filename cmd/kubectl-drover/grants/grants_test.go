@@ -4,6 +4,8 @@
 package grants
 
 import (
+	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -265,6 +267,26 @@ func TestTheNameOfABindingIsValidAndTellsItsParts(t *testing.T) {
 	}
 	if name := of("local:alice", "prod-eu").bindingName(); !strings.HasPrefix(name, "alice-cluster-member-prod-eu-") {
 		t.Errorf("the name is %s", name)
+	}
+}
+
+// TestNamesOfBindingsAreStable compares names with a table. A test of the hub's page compares its names with the same
+// table, because both must find each other's bindings.
+func TestNamesOfBindingsAreStable(t *testing.T) {
+	table, err := os.ReadFile("testdata/names.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct{ Case, Kind, Name, Role, Cluster, Selector, Project, Want string }
+	if err := json.Unmarshal(table, &cases); err != nil || len(cases) == 0 {
+		t.Fatalf("the table has %d cases (%v), want some", len(cases), err)
+	}
+	for _, tt := range cases {
+		o := &options{subject: v1.Subject{Kind: v1.SubjectKind(tt.Kind), Name: tt.Name}, role: tt.Role, cluster: tt.Cluster,
+			selector: tt.Selector, project: tt.Project}
+		if got := o.bindingName(); got != tt.Want {
+			t.Errorf("%s: got %s, want %s", tt.Case, got, tt.Want)
+		}
 	}
 }
 

@@ -6,7 +6,6 @@ package page
 import (
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -212,55 +211,6 @@ func TestWhyExplainsTheRules(t *testing.T) {
 	asked := f.awaitSent(t, "POST "+reviewsPath+"subjectaccessreviews").body["spec"].(map[string]any)
 	if user := asked["user"]; user != "github:bob" {
 		t.Errorf("the page asked about %v, want github:bob", user)
-	}
-}
-
-func TestPlansArePausedResumedAndRetried(t *testing.T) {
-	f, p := signedIn(t, 1)
-	const path = bindingsPath + "plans/kernel"
-	message := func(paused bool, generation int, reason string) map[string]any {
-		m := plan(0, 1)
-		o := m["object"].(map[string]any)
-		o["metadata"] = map[string]any{"namespace": "team", "name": "kernel", "uid": "u", "generation": generation,
-			"resourceVersion": fmt.Sprint(generation)}
-		o["spec"].(map[string]any)["paused"] = paused
-		status := o["status"].(map[string]any)
-		status["observedGeneration"] = generation
-		status["members"].([]any)[0].(map[string]any)["reason"] = reason
-		return m
-	}
-	var bodies []string
-	f.on("GET "+path, func(map[string]any) (int, any) {
-		if len(bodies) == 1 { // between the pause and the end
-			return http.StatusOK, message(true, 2, "Paused")["object"]
-		}
-		return http.StatusOK, message(false, 1, "NodeFailed")["object"]
-	})
-	f.on("PATCH "+path, func(body map[string]any) (int, any) {
-		bodies = append(bodies, fmt.Sprint(body["metadata"], body["spec"]))
-		return http.StatusOK, message(true, 1+len(bodies), "Paused")["object"]
-	})
-	f.send(message(false, 1, "NodeFailed"))
-	at(p, "#/plans/team/kernel")
-	sees(t, p, "heading: kernel", "list: Clusters of canary that are not done", "list: Nodes of c0000",
-		"progressbar: canary: 0/2, 1 failed")
-	activate(t, p, "main button", "Try failed nodes again")
-	activate(t, p, "dialog button", "Try again")
-	f.awaitSent(t, "PATCH "+path)
-	sees(t, p, "button: Working …") // it waits for the member
-	f.send(message(true, 2, "Paused"))
-	sees(t, p, "StaticText: The failed nodes of kernel are tried again.")
-	want := []string{"map[resourceVersion:1] map[paused:true]", "map[resourceVersion:2] map[paused:false]"}
-	if !slices.Equal(bodies, want) {
-		t.Errorf("the page sent %q, want %q", bodies, want)
-	}
-	bodies = nil
-	sees(t, p, "button: Resume", "StaticText: This plan is paused and starts nothing new.")
-	activate(t, p, "main button", "Resume")
-	activate(t, p, "dialog button", "Resume")
-	sees(t, p, "StaticText: kernel goes on.")
-	if want := []string{"map[uid:u] map[paused:false]"}; !slices.Equal(bodies, want) {
-		t.Errorf("the page sent %q, want %q", bodies, want)
 	}
 }
 

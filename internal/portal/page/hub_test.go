@@ -77,7 +77,7 @@ func newFleet(t *testing.T, clusters int) *fleet {
 			f.sendLocked(map[string]any{"type": "RESET", "kind": kind})
 		}
 		for i := range clusters {
-			f.sendLocked(cluster(fmt.Sprintf("c%04d", i), "True", "Ready", ""))
+			f.sendLocked(cluster(fmt.Sprintf("c%04d", i), "True", "Connected", ""))
 		}
 		f.sendLocked(map[string]any{"type": "BOOKMARK", "resume": "r"})
 		f.mu.Unlock()
@@ -163,16 +163,7 @@ func cluster(name, ready, reason, message string) map[string]any {
 			"labels": map[string]any{"env": "prod"}},
 		"status": map[string]any{
 			"version": "v1.36.3", "nodes": map[string]any{"ready": 3, "total": 3},
-			"conditions": []any{
-				map[string]any{
-					"type": "Ready", "status": ready, "reason": reason, "message": message,
-					"lastTransitionTime": "2026-11-23T10:00:00Z",
-				},
-				map[string]any{
-					"type": "Registered", "status": "True", "reason": "AgentJoined",
-					"lastTransitionTime": "2026-11-23T10:00:00Z",
-				},
-			},
+			"conditions": []any{condition("Ready", ready, reason, message), condition("Registered", "True", "AgentJoined", "")},
 		},
 	}}
 }
@@ -203,11 +194,25 @@ func sees(t *testing.T, p *chromium.Page, wanted ...string) {
 	})
 }
 
+// condition returns a condition as the API server sends it.
+func condition(kind, status, reason, message string) any {
+	return map[string]any{"type": kind, "status": status, "reason": reason, "message": message,
+		"lastTransitionTime": "2026-11-23T10:00:00Z"}
+}
+
 // plan returns a Plan in its first wave, with the given numbers of complete and failed Clusters out of two.
 func plan(done, failed int) map[string]any {
 	progress := func(complete, total, failed int) map[string]any {
 		return map[string]any{"complete": complete, "failed": failed, "total": total,
-			"summary": fmt.Sprintf("%d/%d", complete, total)}
+			"applying": 0, "held": 0, "summary": fmt.Sprintf("%d/%d", complete, total)}
+	}
+	conditions := []any{condition("LatestResolved", "True", "Version", ""),
+		condition("Complete", "False", "Applying", "wave canary is at work"),
+		condition("Ready", "False", "Applying", "wave canary is at work")}
+	if failed > 0 {
+		const message = "node n1 of c0000 has no attempts left"
+		conditions = []any{condition("LatestResolved", "True", "Version", ""), condition("Complete", "False", "NodeFailed",
+			message), condition("Ready", "False", "NodeFailed", message), condition("Stalled", "True", "NodeFailed", message)}
 	}
 	return map[string]any{"type": "CHANGED", "kind": "plans", "object": map[string]any{
 		"metadata": map[string]any{"namespace": "team", "name": "kernel"},
@@ -220,30 +225,32 @@ func plan(done, failed int) map[string]any {
 			},
 			"members": []any{
 				map[string]any{
-					"name": "c0000", "wave": "canary", "nodes": "2/3", "reason": "Running", "since": "2026-11-23T10:00:00Z",
+					"name": "c0000", "wave": "canary", "nodes": "2/3", "reason": "Applying", "since": "2026-11-23T10:00:00Z",
 				},
 			},
 			"failures": []any{
 				map[string]any{
-					"cluster": "c0000", "node": "n1", "reason": "Failed", "message": "exit code 1",
+					"cluster": "c0000", "node": "n1", "reason": "UpgradeFailed", "message": "exit code 1",
 					"log": "E: no space left on device",
 				},
 			},
-			"conditions": []any{
-				map[string]any{"type": "Ready", "status": "False", "reason": "Progressing", "message": "wave canary is at work"},
-			},
+			"conditions": conditions,
 		},
 	}}
 }
 
-// host returns a Host whose agent is connected.
+// host returns a Host whose agent is connected. Only InstructionFailed makes it Stalled.
 func host(ready, reason, output string) map[string]any {
+	conditions := []any{condition("Ready", ready, reason, "a message <b>")}
+	if reason == "InstructionFailed" {
+		conditions = append(conditions, condition("Stalled", "True", reason, "a message <b>"))
+	}
 	return map[string]any{"type": "CHANGED", "kind": "hosts", "object": map[string]any{
 		"metadata": map[string]any{"namespace": "team", "name": "rack1"},
 		"status": map[string]any{
 			"state": "Active", "machine": map[string]any{"os": "Debian", "architecture": "amd64"},
 			"plan":       map[string]any{"output": output},
-			"conditions": []any{map[string]any{"type": "Ready", "status": ready, "reason": reason, "message": "a message <b>"}},
+			"conditions": conditions,
 		},
 	}}
 }

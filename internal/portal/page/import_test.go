@@ -157,7 +157,7 @@ func TestAnImportBlamesWhatHasFailed(t *testing.T) {
 			eventually(t, p, `document.querySelector("main .note")?.textContent.includes("because of `+reason+`")`, true)
 			eventually(t, p, `/Run this|run the command/.test(`+text+`)`, false)
 		}
-		sees(t, p, "StaticText: Put a new token into your Secret, or let the hub create one.")
+		sees(t, p, "StaticText: A revoked agent has used your token. Put a new one into your Secret.")
 	})
 	t.Run("without a Secret, the hub makes a new command in any case", func(t *testing.T) {
 		f.on(secret, refuses(http.StatusNotFound, "no such Secret"))

@@ -12,8 +12,10 @@ import (
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -113,6 +115,39 @@ func TestPageStaysSmall(t *testing.T) {
 	t.Logf("%d lines, %d bytes compressed", lines, size)
 	if lines > 6000 || size > 150_000 {
 		t.Errorf("the page has %d lines and %d bytes compressed, want at most 6,000 and 150,000", lines, size)
+	}
+}
+
+// TestFoldersImportInOneDirection compares the imports of modules with the table in DESIGN.md.
+func TestFoldersImportInOneDirection(t *testing.T) {
+	design, err := os.ReadFile("DESIGN.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := map[string][]string{}
+	folder, rows := regexp.MustCompile("`([a-z_]+)/`"), regexp.MustCompile("(?m)^\\| `([a-z]+)/` \\| .* \\| (.*) \\|$")
+	for _, row := range rows.FindAllStringSubmatch(string(design), -1) {
+		allowed[row[1]] = []string{row[1]}
+		for _, found := range folder.FindAllStringSubmatch(row[2], -1) {
+			allowed[row[1]] = append(allowed[row[1]], found[1])
+		}
+	}
+	imports := regexp.MustCompile(`(?m)^(?:import|export) .*from "(.*)";$`)
+	checked := 0
+	own(t, func(name string, content []byte) {
+		from := path.Dir(name)
+		if path.Ext(name) != ".js" || from == "." {
+			return // app.js imports from all folders
+		}
+		for _, found := range imports.FindAllStringSubmatch(string(content), -1) {
+			checked++
+			if to := path.Dir(path.Join(from, found[1])); !slices.Contains(allowed[from], to) {
+				t.Errorf("%s imports %s, want only modules of %q", name, found[1], allowed[from])
+			}
+		}
+	})
+	if checked < 100 {
+		t.Errorf("found %d imports, want at least 100: does the expression still match?", checked)
 	}
 }
 

@@ -108,11 +108,17 @@ func TestLong_EveryViewFitsEveryScreen(t *testing.T) {
 			size(width)
 			for _, view := range screens() {
 				at(p, view.hash)
+				eventually(t, p, `document.querySelectorAll("main .loading").length`, 0)
+				eventually(t, p, `/ is gone, |does not exist, |no such view/.test(document.querySelector("main").textContent)`,
+					view.name == "unknown")
 				if view.open != "" {
 					p.Evaluate(view.open, nil)
 					p.Evaluate(painted, nil)
 				}
 				name := fmt.Sprintf("%s-%d-%s", view.name, width, theme)
+				if view.name == "overview" && width == 1440 {
+					eventually(t, p, `(e => e.scrollHeight <= e.clientHeight)(document.querySelector("main"))`, true)
+				}
 				var wide []string
 				p.Evaluate(`[document.documentElement,
 					...document.querySelectorAll("main, .view, dialog, .card, .top, .dialog-body")]
@@ -193,8 +199,6 @@ func realistic(f *fleet) {
 			status := object["status"].(map[string]any)
 			status["state"] = "Failed"
 			status["plan"] = map[string]any{"output": "Unpacking kernel …\nE: no space left on device"}
-			status["conditions"] = append(status["conditions"].([]any), map[string]any{"type": "Stalled", "status": "True",
-				"reason": "InstructionFailed"})
 		}
 		f.send(message)
 	}
@@ -316,7 +320,7 @@ func people(f *fleet) {
 			"status": map[string]any{"clusters": map[string]any{"summary": "28/28"}, "conditions": []any{map[string]any{
 				"type": "Ready", "status": "True", "reason": "Applied", "lastTransitionTime": "2026-11-20T10:00:00Z"}}}}})
 	}
-	states := [][2]string{{"True", "Delivered"}, {"True", "Delivered"}, {"False", "Progressing"}, {"True", "Delivered"}}
+	states := [][2]string{{"True", "Applied"}, {"True", "Applied"}, {"False", "Delivering"}, {"True", "Applied"}}
 	for i, name := range []string{"shop", "billing", "search", "telemetry"} {
 		f.send(map[string]any{"type": "CHANGED", "kind": "projects", "object": map[string]any{
 			"metadata": map[string]any{"namespace": "retail", "name": name},

@@ -7,7 +7,7 @@
 import { html, render } from "./lib/html.js";
 import { use, whoAmI } from "./core/api.js";
 import { update } from "./core/router.js";
-import { paste, resume, signOut, token } from "./core/session.js";
+import { paste, resume, session, signOut, token } from "./core/session.js";
 import { follow } from "./core/stream.js";
 import { me } from "./core/user.js";
 import { register, viewCommand } from "./shell/commands.js";
@@ -19,11 +19,12 @@ import { SignIn } from "./views/signin.js";
 const root = /** @type {HTMLElement} */ (document.getElementById("app"));
 let following = false;
 
-/** @param {any} issuer @param {string} [problem] */
-function welcome(issuer, problem) {
+/** @param {any} issuer @param {any} [problem] @param {boolean} [again] whether it helps to load the page again */
+function welcome(issuer, problem, again) {
   document.title = "Sign in – Drover";
   const accept = (/** @type {string} */ text) => { paste(text); start(issuer); };
-  render(html`<${SignIn} key="sign-in" issuer=${issuer} problem=${problem} onToken=${accept} />`, root);
+  const retry = again ? () => location.reload() : undefined;
+  render(html`<${SignIn} key="sign-in" issuer=${issuer} problem=${problem} retry=${retry} onToken=${accept} />`, root);
 }
 
 /** @param {any} issuer */
@@ -32,8 +33,8 @@ async function start(issuer) {
   use(source);
   try {
     me.value = await whoAmI();
-  } catch (problem) {
-    welcome(issuer, /** @type {Error} */ (problem).message);
+  } catch (/** @type {any} */ problem) {
+    welcome(issuer, problem, problem.status !== 401 && !session().pasted);
     return;
   }
   render(html`<${Shell} key="shell" views=${views} sections=${sections} user=${me.value.username} onSignOut=${() => signOut(issuer)} />`, root);
@@ -45,8 +46,8 @@ async function start(issuer) {
   follow({ token: source, lost: (problem) => { following = false; welcome(issuer, `You are signed out: ${problem.message}.`); } });
 }
 
-const begun = await resume().catch((problem) => ({ issuer: null, user: false, problem: problem.message }));
+const begun = await resume().catch((problem) => ({ issuer: null, user: false, problem: `You cannot sign in now: ${problem.message}.`, again: true }));
 update(); // sign-in has restored the address
 root.replaceChildren();
 if (begun.user) start(begun.issuer);
-else welcome(begun.issuer, begun.problem);
+else welcome(begun.issuer, begun.problem, begun.again);

@@ -46,7 +46,7 @@ export function rulesOf(name) {
 const has = (/** @type {string[]} */ list = [], /** @type {string} */ word) => list.includes(word) || list.includes("*");
 
 /** Returns whether a rule allows an action. @param {Rule} rule @param {Action} action */
-export const allows = (rule, { verb, group, resource, name = "" }) => has(rule.verbs, verb) && has(rule.apiGroups, group) &&
+const allows = (rule, { verb, group, resource, name = "" }) => has(rule.verbs, verb) && has(rule.apiGroups, group) &&
   (has(rule.resources, resource) || (resource.includes("/") && (rule.resources ?? []).includes("*/" + resource.split("/")[1]))) &&
   (!rule.resourceNames?.length || rule.resourceNames.includes(name));
 
@@ -55,7 +55,8 @@ export function place(spec) {
   if (spec.projectName) return `project ${spec.projectName}`;
   if (spec.clusterName) return `cluster ${spec.clusterName}`;
   const { matchLabels = {}, matchExpressions = [] } = spec.clusterSelector ?? {};
-  const labels = [...Object.entries(matchLabels).map(([key, value]) => `${key}=${value}`).sort(), ...matchExpressions.map((/** @type {any} */ e) => `${e.key} ${e.operator} ${(e.values ?? []).join(", ")}`.trim())];
+  const labels = [...Object.entries(matchLabels).map(([key, value]) => `${key}=${value}`).sort(), ...matchExpressions.map((/** @type {any} */ { key, operator, values = [] }) => (operator === "Exists" ? `any ${key}`
+    : operator === "DoesNotExist" ? `no ${key}` : `${key} ${operator === "In" ? "in" : "not in"} (${values.join(", ")})`))];
   return spec.clusterSelector ? (labels.length > 0 ? `clusters with ${labels.join(", ")}` : "all clusters") : "no cluster";
 }
 
@@ -133,7 +134,7 @@ export async function bindingFor({ workspace, kind, name, role, where, cluster, 
   const target = { cluster: [cluster, "", ""], selector: ["", selector, ""], project: ["", "", project] }[where];
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode([kind, subject.name, role, ...target].join("\0")));
   const end = [...new Uint8Array(digest).slice(0, 4)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-  const readable = [subject.name.slice(subject.name.indexOf(":") + 1), role, target.find(Boolean) ?? ""].join("-").toLowerCase();
+  const readable = [subject.name.slice(subject.name.indexOf(":") + 1), role, target.find(Boolean) ?? ""].join("-").replaceAll("İ", "i").toLowerCase(); // as Go does it
   const start = readable.replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 54).replace(/-$/, "");
   const spec = where === "project" ? { projectName: project } : where === "cluster" ? { clusterName: cluster } : { clusterSelector: selectorOf(selector) };
   return {

@@ -5,7 +5,8 @@
 // Requests to the Kubernetes API of the hub (/k8s/local) and of members (/k8s/clusters/WORKSPACE/NAME), with the user's
 // own rights. Nothing else is asked.
 
-import { clean, parse } from "../lib/text.js";
+import { clean, own, parse } from "../lib/text.js";
+import { SignedOut } from "./session.js";
 
 /** @type {() => Promise<string>} */
 let token = async () => "";
@@ -19,29 +20,44 @@ const largest = 32 << 20; // bytes of an answer
 
 /** What a request failed with: a sentence, the status, and what to do about it. */
 export class Refusal extends Error {
-  /** @param {string} message @param {number} status @param {string} advice @param {any} [details] */
-  constructor(message, status, advice, details) {
+  /** @param {string} message @param {number} status @param {string} advice */
+  constructor(message, status, advice) {
     super(message);
     this.status = status;
     this.advice = advice;
-    this.details = details;
   }
 }
 
-/** @type {Record<number, string>} */
+/** What to do about a status. @type {Record<number, string>} */
 const advices = {
-  401: "Sign in again. If that does not help, the API server has to trust the hub’s issuer.",
+  401: "Sign in again.",
   403: "Ask an administrator for a role that allows it. “Why can’t I?” under Access explains who can grant it.",
   404: "It may have been deleted in the meantime. Reload the page.",
-  409: "Someone else changed it at the same time. Look at the current state and try again.",
-  422: "Correct the marked fields and try again.",
+  409: "Someone else has changed it at the same time. Look at the current state and try again.",
+  422: "The message says what is not accepted, and why. Correct it and try again.",
   429: "The server is busy. Wait a moment and try again.",
-  502: "The cluster’s agent does not answer. Look at the cluster’s conditions.",
-  503: "The server or the cluster is not available now. Try again later.",
-  504: "The cluster took too long to answer. Try again later.",
 };
 
-const untrusting = "The hub’s API server does not accept your token: it has to trust the hub’s issuer (docs/operations/sign-in.md), or you need a token of the API server.";
+/** What to do about the reason in a Status of Kubernetes. It says more than the code. @type {Record<string, string>} */
+const byReason = {
+  AlreadyExists: "Choose another name, or change the existing object.",
+  FieldManagerConflict: "Another tool manages the fields that the message names. Change them there, for example in its repository.",
+  NamespaceMissing: "Choose an existing workspace. A workspace is a namespace of the hub.",
+};
+
+const unreachable = "Check the network. The page connects again by itself; then try again.";
+const untrusting = "The hub’s API server does not accept your token. It may have ended: then sign in again. Otherwise the API server has to trust the hub’s issuer (docs/operations/sign-in.md), or you need a token of the API server.";
+
+/** What to do about an answer. @param {string} path @param {number} status @param {any} answer */
+function advise(path, status, { reason, details }) {
+  if (status >= 500) {
+    return path.startsWith("/k8s/clusters/") ? "The cluster or its agent does not answer as it should. Look at the cluster’s conditions, and try again later."
+      : "The hub, or its API server, does not answer as it should. Try again later.";
+  }
+  const cause = status === 409 && details?.causes?.some?.((/** @type {any} */ c) => c?.reason === "FieldManagerConflict") ? "FieldManagerConflict"
+    : status === 404 && details?.kind === "namespaces" ? "NamespaceMissing" : typeof reason === "string" ? reason : "";
+  return own(byReason, cause) ?? own(/** @type {Record<string, string>} */ (advices), String(status)) ?? "";
+}
 
 // Reads an answer. A member can send one that never ends.
 /** @param {Response} response */
@@ -65,11 +81,14 @@ async function read(response) {
 /**
  * Sends a request. Answers are cleaned for display unless raw is set.
  * @param {string} method @param {string} path
- * @param {{ body?: any, type?: string, raw?: boolean, text?: boolean, signal?: AbortSignal }} [options]
+ * @param {{ body?: any, type?: string, raw?: boolean, signal?: AbortSignal }} [options]
  * @returns {Promise<any>}
  */
-export async function call(method, path, { body, type = "application/json", raw, text, signal } = {}) {
-  const bearer = await token();
+export async function call(method, path, { body, type = "application/json", raw, signal } = {}) {
+  const bearer = await token().catch((problem) => {
+    if (problem instanceof SignedOut) throw new Refusal(`You are signed out: ${problem.message}.`, 401, "Reload the page and sign in again.");
+    throw new Refusal(`Your session cannot be renewed: ${problem.message}.`, 0, unreachable);
+  });
   /** @type {Response} */
   let response;
   try {
@@ -79,10 +98,9 @@ export async function call(method, path, { body, type = "application/json", raw,
     });
   } catch (problem) {
     if (signal?.aborted) throw problem;
-    throw new Refusal("The hub cannot be reached.", 0, "Check the network. The page connects again by itself.");
+    throw new Refusal("The hub cannot be reached.", 0, unreachable);
   }
   const answer = await read(response);
-  if (response.ok && text) return clean(answer, 262_144);
   let value;
   try {
     value = (raw ? JSON.parse(answer) : parse(answer)) ?? {};
@@ -92,7 +110,7 @@ export async function call(method, path, { body, type = "application/json", raw,
   if (response.ok) return value;
   if (response.status === 401 && path.startsWith("/k8s/local/")) throw new Refusal(untrusting, 401, "");
   const message = typeof value.message === "string" ? clean(value.message, 2000) : `${response.status} ${response.statusText}`;
-  throw new Refusal(message, response.status, advices[response.status] ?? "", value.details);
+  throw new Refusal(message, response.status, advise(path, response.status, value));
 }
 
 /** @typedef {{ group?: string, version?: string, resource: string, namespace?: string, name?: string, subresource?: string, member?: string }} Ref */
@@ -111,7 +129,7 @@ function part(text) {
  * Returns the path of an object or a list. member is "WORKSPACE/NAME"; without it the path is at the hub.
  * @param {Ref} ref
  */
-export function path({ group = "", version = "v1", resource, namespace, name, subresource, member }) {
+function path({ group = "", version = "v1", resource, namespace, name, subresource, member }) {
   const names = member?.split("/") ?? [];
   if (member && names.length !== 2) throw new Refusal(`“${member}” is not a cluster.`, 400, "Name it as WORKSPACE/NAME.");
   const root = member ? "/k8s/clusters/" + names.map(part).join("/") : "/k8s/local";
@@ -133,12 +151,12 @@ export async function list(ref, { limit = 500, query = {}, signal } = {}) {
   return { items: Array.isArray(items) ? items.filter((o) => typeof o?.metadata?.name === "string").slice(0, limit) : [], metadata };
 }
 
-/** Creates an object. dryRun lets the server check it without creating it. @param {Ref} ref @param {any} object */
-export const create = async (ref, object, dryRun = false) => call("POST", path(ref) + (dryRun ? "?dryRun=All" : ""), { body: object });
+/** Creates an object. @param {Ref} ref @param {any} object */
+export const create = async (ref, object) => call("POST", path(ref), { body: object });
 
 /** Applies fields with the field manager of the page. @param {Ref} ref @param {any} object */
-export const apply = async (ref, object, force = false) =>
-  call("PATCH", `${path(ref)}?fieldManager=drover-page&force=${force}`, { body: object, type: "application/apply-patch+yaml" });
+export const apply = async (ref, object) =>
+  call("PATCH", `${path(ref)}?fieldManager=drover-page&force=false`, { body: object, type: "application/apply-patch+yaml" });
 
 /** Merges fields. null removes one. @param {Ref} ref @param {any} fields */
 export const merge = async (ref, fields) =>
@@ -163,5 +181,4 @@ export async function review(member, attributes) {
 }
 
 /** Reads the Secret with the manifest of a Cluster's agent. @param {string} namespace @param {string} name */
-export const registration = (namespace, name) =>
-  call("GET", `/k8s/local/api/v1/namespaces/${encodeURIComponent(namespace)}/secrets/${encodeURIComponent(name)}-registration`, { raw: true });
+export const registration = async (namespace, name) => call("GET", path({ resource: "secrets", namespace, name: `${name}-registration` }), { raw: true });

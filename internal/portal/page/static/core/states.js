@@ -13,15 +13,15 @@ import { own, words } from "../lib/text.js";
 export const condition = (object, type) => object.status?.conditions?.find((/** @type {Condition} */ c) => c.type === type);
 
 // Reasons for which a Cluster is not ready yet, but nothing is wrong.
-const waiting = new Set(["AwaitingAgent", "AwaitingReport", "Pending", "Removing", "AgentWaiting", "AgentUpdating", "Progressing"]);
+const waiting = new Set(["AwaitingAgent", "AwaitingReport", "Pending", "Removing", "AgentWaiting", "AgentUpdating"]);
 
 /** @type {Record<string, string>} */
 const clusterWords = {
   Connected: "Ready", ConnectedByNodeAgent: "Ready", AwaitingAgent: "Waiting for its agent", AwaitingReport: "Waiting for its first report",
   Pending: "Just created", Removing: "Being removed", TunnelLost: "Disconnected", ApiServerUnhealthy: "API server unhealthy",
-  TokenExpired: "Import expired", TokenUsed: "Token used up", TokenInvalid: "Token not usable", VersionSkew: "Agent version unsupported",
+  TokenExpired: "Import expired", TokenUsed: "Token used up", TokenInvalid: "Token invalid", VersionSkew: "Agent version unsupported",
   IdentityMismatch: "Wrong identity", AlreadyImported: "Imported elsewhere", RegistrationFailed: "Registration failed",
-  SecretConflict: "Secret name taken", TooManyClusters: "Too many clusters", TooManyTunnels: "Too many tunnels", AgentTooFast: "Agent refused: too fast",
+  SecretConflict: "Secret name taken", TooManyClusters: "Too many clusters", TooManyTunnels: "Too many tunnels", AgentTooFast: "Agent refused: sends too much",
 };
 
 /**
@@ -74,28 +74,32 @@ const titles = { // what a condition says when it is good, and when it is not
   Registered: ["The agent has joined", "No agent has joined"],
   Connected: ["The agent is connected", "The agent is not connected"],
   AgentUpToDate: ["The agent is up to date", "The agent is not up to date"],
+  AgentUnmanaged: ["", "Drover cannot update the agent"],
   GuardsApplied: ["Projects are protected", "Projects are not protected"],
   DirectAccess: ["Access without the hub works", "Access without the hub does not work"],
   Stalled: ["", "Someone has to act"],
-  Maintained: ["The agent does its work", "No agent leads, so nothing is delivered or repaired"],
+  Maintained: ["The agent does its work", "No replica of the agent leads, so nothing is delivered or repaired"],
   Withdrawn: ["Nothing is left over", "Objects of Drover are left over"],
   Continuous: ["The cluster’s state is continuous", "The cluster was restored from a backup"],
   RestoreConfirmed: ["Nothing is held back", "Changes are held back since the hub was restored"],
   LatestResolved: ["The version is known", "The version is not known"],
-  Complete: ["All nodes are done", "Not all nodes are done"],
+  Complete: ["Done in all clusters", "Not done in all clusters yet"],
+  QuotaFits: ["The quota suffices for all namespaces", "The quota does not suffice for all namespaces"],
 };
 
-/** @type {Record<string, string>} */
+/** What to do about a reason of a Cluster. HubRestored is also a reason of other kinds. @type {Record<string, string>} */
 const remedies = {
-  TokenExpired: "Ask for a new command: the token was not used in time.",
-  TokenUsed: "Put a new token into your Secret, or let the hub create one.",
+  TokenExpired: "The token was not used in time. A new command has a new token.",
+  TokenUsed: "A revoked agent has used your token. Put a new one into your Secret.",
   TokenInvalid: "Correct the Secret in spec.registration.tokenSecretRef. A token has at least 32 characters.",
-  TunnelLost: "If it stays away, look at its pods, and at the network between the cluster and this hub. In the cluster:",
+  TunnelLost: "If the agent stays away, look at its pods, and at the network between the cluster and this hub. In the cluster:",
   ApiServerUnhealthy: "Look at the logs of the cluster’s API server and etcd.",
-    AlreadyImported: "Delete this Cluster, or move the member with kubectl drover.",
+  AlreadyImported: "Delete this Cluster, or release the other one (docs/operations/moving.md).",
   AgentRolledBack: "The new agent did not become ready. Change spec.agent and look at the agent’s events.",
   AgentNotReady: "Look at the pods of the agent.",
-  AgentProfileDiffers: "Apply the manifest again: the agent was installed with another profile.",
+  AgentProfileDiffers: "The agent was installed with another profile. Apply the manifest in its registration Secret again.",
+  AgentUnmanaged: "To let Drover update the agent, apply the manifest in its registration Secret again.",
+  ConnectedByNodeAgent: "Only a node agent is connected, and nothing is delivered. In the cluster:",
   NoLeader: "Check the agent’s pods and its Lease.",
   StillInForce: "Remove the objects that the message names.",
   HubRestored: "Review the changes that are held back, then confirm them.",
@@ -110,18 +114,23 @@ const commands = {
 
 /**
  * Returns the conditions of an object in people's words, problems first. ready says what Ready means, if it is no Cluster.
+ * The conditions of other kinds are False while Drover is at work: they are broken only with the reason of Stalled, or
+ * while changes are held back.
  * @param {any} object @param {[string, string]} [ready]
  */
-export function explained(object, ready = titles.Ready) {
+export function explained(object, ready) {
   /** @type {Condition[]} */
   const conditions = object.status?.conditions ?? [];
+  const stalled = conditions.find((c) => c.type === "Stalled" && wrong(c))?.reason;
+  const broken = (/** @type {Condition} */ c) => (ready ? c.reason === stalled || c.type === "RestoreConfirmed" : c.status !== "Unknown" && !waiting.has(c.reason));
   // Ready repeats the reason of another condition, so it would say the same twice.
   const told = new Set(conditions.filter((c) => c.type !== "Ready" && wrong(c)).map((c) => c.reason));
-  return conditions.filter((c) => c.type !== "Ready" || !wrong(c) || !told.has(c.reason)).sort((a, b) => Number(wrong(b)) - Number(wrong(a)) || a.type.localeCompare(b.type)).map((c) => {
+  const order = { broken: 0, waiting: 1, working: 2 };
+  return conditions.filter((c) => c.type !== "Ready" || !wrong(c) || !told.has(c.reason)).map((c) => {
     const bad = wrong(c);
-    const [good, not] = c.type === "Ready" ? ready : own(titles, c.type) ?? [words(c.type), `${words(c.type)}: not yet`];
-    /** @type {StateName} */
-    const name = !bad ? "working" : c.status === "Unknown" || waiting.has(c.reason) ? "waiting" : "broken";
-    return { type: c.type, name, title: bad ? not : good, reason: c.reason, message: c.message, since: c.lastTransitionTime, remedy: bad ? own(remedies, c.reason) ?? "" : "", command: bad ? own(commands, c.reason) ?? "" : "" };
-  });
+    const [good, not] = c.type === "Ready" ? ready ?? titles.Ready : own(titles, c.status === "Unknown" ? c.reason : c.type) ?? own(titles, c.type) ?? [words(c.type), `${words(c.type)}: not yet`];
+    const name = /** @type {StateName} */ (!bad ? "working" : broken(c) ? "broken" : "waiting");
+    const helps = ready ? bad && c.reason === "HubRestored" : bad || (c.type === "Connected" && c.reason === "ConnectedByNodeAgent");
+    return { type: c.type, name, title: bad ? not : good, reason: c.reason, message: c.message, since: c.lastTransitionTime, remedy: helps ? own(remedies, c.reason) ?? "" : "", command: helps ? own(commands, c.reason) ?? "" : "" };
+  }).sort((a, b) => order[a.name] - order[b.name] || a.type.localeCompare(b.type));
 }

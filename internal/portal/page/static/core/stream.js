@@ -8,17 +8,17 @@ import { signal } from "../lib/html.js";
 import { parse } from "../lib/text.js";
 import { kinds } from "./kinds.js";
 import { forget } from "./rights.js";
-import { base64url } from "./session.js";
+import { SignedOut, base64url, expire } from "./session.js";
 import { caughtUp, put, reset } from "./store.js";
 
 const longest = 30_000; // maximum milliseconds between two attempts
 
 /**
- * The connection: its state, since when it is lost, the hub's reason, kinds of which the user may see more, whether no
- * manager leads, and when the page tries again.
- * @type {import("../third_party/signals.js").Signal<{ state: "connecting" | "live" | "lost", since: number, reason: string, incomplete: string[], unmanaged: boolean, next: number }>}
+ * The connection: its state, since when it is lost, the reason, kinds of which the user may see more, and whether no
+ * manager leads.
+ * @type {import("../third_party/signals.js").Signal<{ state: "connecting" | "live" | "lost", since: number, reason: string, incomplete: string[], unmanaged: boolean }>}
  */
-export const connection = signal({ state: "connecting", since: Date.now(), reason: "", incomplete: [], unmanaged: false, next: 0 });
+export const connection = signal({ state: "connecting", since: Date.now(), reason: "", incomplete: [], unmanaged: false });
 
 /** @param {Partial<typeof connection.value>} change */
 const say = (change) => { connection.value = { ...connection.value, ...change }; };
@@ -29,7 +29,7 @@ let retry = () => {};
 export const reconnect = () => retry();
 
 /**
- * Follows the stream for as long as the page is open. token returns one, or throws when the user has to sign in.
+ * Follows the stream until the user has to sign in again. Then it calls lost. In an outage, it tries again.
  * @param {{ token: () => Promise<string>, lost: (problem: Error) => void }} options
  */
 export function follow({ token, lost }) {
@@ -62,13 +62,22 @@ export function follow({ token, lost }) {
     }
   };
 
+  /** @param {string} reason */
+  const again = (reason) => {
+    const was = connection.value;
+    say({ state: "lost", since: was.state === "lost" ? was.since : Date.now(), reason: reason.slice(0, 200) });
+    timer = setTimeout(connect, Math.min(longest, 250 * 2 ** Math.min(tries++, 10)) * (0.5 + Math.random() / 2));
+    retry = () => { clearTimeout(timer); retry = () => {}; connect(); };
+  };
+
   const connect = async () => {
     clearTimeout(timer);
     let bearer;
     try {
       bearer = await token();
-    } catch (problem) {
-      lost(/** @type {Error} */ (problem));
+    } catch (/** @type {any} */ problem) {
+      if (problem instanceof SignedOut) lost(problem);
+      else again(problem.message);
       return;
     }
     const query = new URLSearchParams(kinds.map((kind) => ["kind", kind]));
@@ -77,15 +86,8 @@ export function follow({ token, lost }) {
       ["v1.subscribe.drover.dev", "base64url.bearer.authorization.k8s.io." + base64url(bearer)]);
     socket.onmessage = (event) => take(parse(event.data));
     socket.onclose = (event) => {
-      const wait = Math.min(longest, 250 * 2 ** Math.min(tries++, 10)) * (0.5 + Math.random() / 2);
-      if (event.code === 4401 && tries > 2) {
-        lost(new Error(event.reason));
-        return;
-      }
-      const was = connection.value;
-      say({ state: "lost", since: was.state === "lost" ? was.since : Date.now(), reason: event.reason.slice(0, 200), next: Date.now() + wait });
-      timer = setTimeout(connect, wait);
-      retry = () => { clearTimeout(timer); retry = () => {}; connect(); };
+      if (event.code === 4401) expire();
+      again(event.reason);
     };
   };
   connect();

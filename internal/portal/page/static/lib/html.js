@@ -7,9 +7,9 @@
 import htm from "../third_party/htm.js";
 import { Component, createElement } from "../third_party/preact.js";
 
-export { Component, Fragment, createRef, options, render } from "../third_party/preact.js";
+export { render } from "../third_party/preact.js";
 export { useCallback, useEffect, useId, useLayoutEffect, useMemo, useRef, useState } from "../third_party/hooks.js";
-export { batch, computed, effect, signal, untracked, useComputed, useSignal } from "../third_party/signals.js";
+export { batch, computed, effect, signal } from "../third_party/signals.js";
 
 /** Creates elements from a template. Values become text or attributes, and are never parsed as HTML. */
 export const html = htm.bind(createElement);

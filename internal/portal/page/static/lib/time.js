@@ -17,7 +17,7 @@ const units = [["y", 31_536_000], ["mo", 2_592_000], ["d", 86_400], ["h", 3600],
  * Returns an age such as "5 min", or "in 3 d" for a time in the future. Far times are dates.
  * @param {string | number} time
  */
-export function age(time, at = Date.now()) {
+function age(time, at = Date.now()) {
   const then = typeof time === "number" ? time : Date.parse(time);
   if (Number.isNaN(then) || then <= 0) return "";
   const seconds = Math.round((at - then) / 1000);

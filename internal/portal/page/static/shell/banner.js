@@ -30,5 +30,5 @@ export function Live() {
   const { state, incomplete } = connection.value;
   if (held.value > 0) return html`<span class="live waiting" role="status" title="Clear the selection to continue"><i></i>Paused while text is selected</span>`;
   const word = state === "live" ? "Live" : state === "lost" ? "Not connected" : "Connecting";
-  return html`<span class=${"live " + (state === "live" ? "working" : "waiting")} role="status" title=${incomplete.length > 0 ? `You may see more of: ${incomplete.join(", ")}` : undefined}><i></i>${word}${incomplete.length > 0 ? " (incomplete)" : ""}</span>`;
+  return html`<span class=${"live " + (state === "live" ? "working" : "waiting")} role="status" title=${incomplete.length > 0 ? `The hub does not send everything that you may see of: ${incomplete.join(", ")}` : undefined}><i></i>${word}${incomplete.length > 0 ? " (incomplete)" : ""}</span>`;
 }

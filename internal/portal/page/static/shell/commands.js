@@ -7,7 +7,7 @@
 import { signal, useEffect } from "../lib/html.js";
 import { go, href } from "../core/router.js";
 
-/** @typedef {{ id: string, title: string, hint?: string, icon?: string, keys?: string, run: () => void }} CommandEntry */
+/** @typedef {{ id: string, title: string, icon?: string, keys?: string, run: () => void }} CommandEntry */
 
 /** @type {import("../third_party/signals.js").Signal<CommandEntry[]>} */
 export const commands = signal([]);

@@ -17,8 +17,8 @@ export const openPalette = () => { shown.value = true; };
 function find(query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   const fits = (/** @type {string} */ text) => words.every((word) => text.includes(word));
-  const found = commands.value.filter((c) => fits(`${c.title} ${c.hint ?? ""}`.toLowerCase())).slice(0, 12)
-    .map((c) => ({ id: c.id, title: c.title, hint: c.hint ?? "", keys: c.keys, icon: c.icon, state: "", run: c.run }));
+  const found = commands.value.filter((c) => fits(c.title.toLowerCase())).slice(0, 12)
+    .map((c) => ({ id: c.id, title: c.title, hint: "", keys: c.keys, icon: c.icon, state: "", run: c.run }));
   if (words.length === 0) return found;
   const clusters = [];
   for (const row of clusterRows.value) {

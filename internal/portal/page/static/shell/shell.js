@@ -24,7 +24,7 @@ const Unknown = () => html`<div class="view"><${Heading} title="There is no such
   <a href="#/">Go to the overview</a></${Empty}></div>`;
 
 /** Returns the view of an address. @param {View[]} views @param {string[]} path */
-export function viewOf(views, path) {
+function viewOf(views, path) {
   for (const view of views) {
     const params = match(view.path, path);
     if (params) return { view, params };
@@ -41,7 +41,7 @@ const Navigation = ({ sections, current }) => html`<nav id="nav" class=${classes
 const UserMenu = ({ user, onSignOut }) => html`<${Menu} class="user" label=${html`<span class="hidden">Account of </span><span class="avatar" aria-hidden="true">${(user.replace(/^[^:]*:/, "") || "?").charAt(0).toUpperCase()}</span><span class="user-name">${user}</span><${Icon} name="down" size=${12} />`}>
   <div class="menu-pad"><p class="menu-title">Theme</p><${Segments} label="Theme" value=${theme.value} options=${[{ value: "system", label: "System" }, { value: "light", label: "Light" }, { value: "dark", label: "Dark" }]} onChange=${(/** @type {string} */ v) => { theme.value = v; }} />
   <p class="menu-title">Density</p><${Segments} label="Density" value=${density.value} options=${[{ value: "comfortable", label: "Comfortable" }, { value: "compact", label: "Compact" }]} onChange=${(/** @type {string} */ v) => { density.value = v; }} /></div>
-  <a class="menu-item" href="#/account"><${Icon} name="account" />Account and sessions</a>
+  <a class="menu-item" href="#/account"><${Icon} name="account" />Account and tokens</a>
   <button type="button" class="menu-item" onClick=${onSignOut}><${Icon} name="out" />Sign out</button></${Menu}>`;
 
 /**

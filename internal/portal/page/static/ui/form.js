@@ -2,7 +2,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Fields of forms, with label, help and error.
+// Fields of forms, with label and help.
 
 import { html, useId } from "../lib/html.js";
 
@@ -11,16 +11,15 @@ import { html, useId } from "../lib/html.js";
  * dialog, the field with data-focus gets the focus.
  * @param {any} props
  */
-export function Field({ label, help, error, options, list, area, ...input }) {
+export function Field({ label, help, options, list, ...input }) {
   const id = useId();
-  const about = help || error ? id + "-about" : undefined;
-  const common = { id, "aria-describedby": about, "aria-invalid": error ? "true" : undefined, autocomplete: "off", spellcheck: false, ...input };
+  const about = help ? id + "-about" : undefined;
+  const common = { id, "aria-describedby": about, autocomplete: "off", spellcheck: false, ...input };
   return html`<div class="field"><label for=${id}>${label}</label>
     ${options ? html`<select ...${common}>${options.map((/** @type {any} */ o) => html`<option value=${o.value ?? o} selected=${(o.value ?? o) === input.value}>${o.label ?? o}</option>`)}</select>`
-      : area ? html`<textarea ...${common}></textarea>`
       : html`<input ...${common} list=${list ? id + "-list" : undefined} />`}
     ${list && html`<datalist id=${id + "-list"}>${list.slice(0, 1000).map((/** @type {string} */ value) => html`<option value=${value} />`)}</datalist>`}
-    ${about && html`<p class=${error ? "field-error" : "field-help"} id=${about}>${error || help}</p>`}</div>`;
+    ${about && html`<p class="field-help" id=${about}>${help}</p>`}</div>`;
 }
 
 /** A search that filters as the user types. "/" moves the focus to it. @param {{ label: string, value: string, placeholder?: string, onInput: (value: string) => void }} props */

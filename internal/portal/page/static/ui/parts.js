@@ -20,7 +20,7 @@ export const Heading = ({ title, above, beside, about, children }) => html`<head
   <div class="heading-line"><h1 tabindex="-1">${title}</h1>${beside}<div class="actions">${children}</div></div>
   ${about && html`<p class="about">${about}</p>`}</header>`;
 
-/** @param {{ title?: any, actions?: any, class?: string, children: any, level?: number }} props */
+/** @param {{ title?: any, actions?: any, class?: string, children: any }} props */
 export const Card = ({ title, actions, class: extra, children }) => {
   const id = useId();
   return html`<section class=${classes("card", extra)} aria-labelledby=${title ? id : undefined}>
@@ -42,7 +42,7 @@ export async function copy(text, what = "Text") {
 }
 
 /** A button that copies a text. @param {{ text: string, what?: string }} props */
-export const Copy = ({ text, what = "Text" }) => {
+const Copy = ({ text, what = "Text" }) => {
   const [done, setDone] = useState(false);
   useEffect(() => {
     const timer = done ? setTimeout(() => setDone(false), 1500) : undefined;
@@ -89,7 +89,7 @@ export function Meter({ used, total, label, unit, compact, word = "requested" })
     <span class="number">${compact ? `${percent} %` : html`${show(used)}<span class="soft"> of ${show(total)}${unit === "cores" ? " cores" : ""}</span>`}</span></span>`;
 }
 
-/** Parts of a whole as one bar, each with a link. @param {{ parts: { name: string, n: number, word: string, to?: string }[], label: string }} props */
+/** Parts of a whole as one bar. @param {{ parts: { name: string, n: number, word: string }[], label: string }} props */
 export function Bar({ parts, label }) {
   const total = parts.reduce((n, part) => n + part.n, 0) || 1;
   return html`<div class="stack" role="img" aria-label=${`${label}: ${parts.map((part) => `${part.n} ${part.word}`).join(", ")}`}>

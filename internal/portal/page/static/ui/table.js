@@ -48,7 +48,7 @@ export function ColumnMenu({ id, columns }) {
 }
 
 /** Sorts rows by "name" or "-name". Rows without a value come last. @template R @param {R[]} rows @param {Column<R>[]} columns @param {string} sort */
-export function sorted(rows, columns, sort) {
+function sorted(rows, columns, sort) {
   const down = sort.startsWith("-");
   const by = columns.find((column) => column.id === sort.replace(/^-/, ""))?.sort;
   if (!by) return rows;
@@ -86,9 +86,9 @@ class Row extends Pure {
  * headings buttons. A row is rendered again only if it is another object, so keep unchanged rows identical. After a change
  * of query, sort or groupOf, the table is scrolled to its beginning.
  * @param {{ id: string, label: string, rows: any[], columns: Column<any>[], href?: (row: any) => string, sort?: string, onSort?: (sort: string) => void,
- *   selection?: { value: Set<string> }, groupOf?: (row: any) => string, query?: string, empty?: any, fixed?: boolean }} props
+ *   selection?: { value: Set<string> }, groupOf?: (row: any) => string, query?: string, empty?: any }} props
  */
-export function Table({ id, label, rows, columns, href, sort = "", onSort, selection, groupOf, query, empty, fixed }) {
+export function Table({ id, label, rows, columns, href, sort = "", onSort, selection, groupOf, query, empty }) {
   const choice = chosen(id, columns).value;
   const cards = isNarrow.value;
   const shown = useMemo(() => columns.filter((c, i) => i === 0 || choice.includes(c.id)), [columns, choice]);
@@ -130,7 +130,7 @@ export function Table({ id, label, rows, columns, href, sort = "", onSort, selec
   const everything = useMemo(() => Boolean(keys && rows.length > 0 && rows.every((row) => keys.has(row.key))), [rows, keys]);
   if (rows.length === 0) return empty ?? html`<${Empty} title="Nothing here" />`;
   const columnCount = shown.length + (selection ? 1 : 0);
-  return html`<div class=${classes("table-scroll", fixed && "fixed")} ref=${view.ref} role="region" aria-label=${label} tabindex="0">
+  return html`<div class="table-scroll" ref=${view.ref} role="region" aria-label=${label} tabindex="0">
     <table class=${cards ? "cards" : "grid"} aria-rowcount=${ordered.length + 1} aria-label=${label}>
       <colgroup>${selection && html`<col style=${{ width: "2.5rem" }} />`}${widths.map((width) => html`<col style=${{ width }} />`)}</colgroup>
       <thead><tr aria-rowindex="1">${selection && html`<th class="select" scope="col"><input type="checkbox" aria-label="Select all" checked=${everything} onChange=${() => { if (selection) selection.value = everything ? new Set() : new Set(rows.map((row) => row.key)); }} /></th>`}
@@ -156,7 +156,7 @@ const longest = 200; // rows of a short table
 
 /**
  * A short table without scrolling, sorting or links, for parts of a view. It shows the first 200 rows.
- * @param {{ label: string, head: string[], rows: any[][], shown?: boolean }} props
+ * @param {{ label: string, head: string[], rows: any[][] }} props
  */
 export const Rows = ({ label, head, rows }) => html`<div class="rows-scroll"><table class="rows"><caption class="hidden">${label}</caption>
   <thead><tr>${head.map((cell) => html`<th scope="col">${cell}</th>`)}</tr></thead>

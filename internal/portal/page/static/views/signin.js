@@ -10,8 +10,8 @@ import { Field } from "../ui/form.js";
 import { Icon, Logo } from "../ui/icons.js";
 import { Problem } from "../ui/parts.js";
 
-/** @param {{ issuer: any, problem?: string, onToken: (token: string) => void }} props */
-export function SignIn({ issuer, problem, onToken }) {
+/** @param {{ issuer: any, problem?: any, retry?: () => void, onToken: (token: string) => void }} props */
+export function SignIn({ issuer, problem, retry, onToken }) {
   const [token, setToken] = useState("");
   const canSignIn = Boolean(issuer?.authorization_endpoint);
   const form = html`<form method="dialog" onSubmit=${(/** @type {Event} */ e) => { e.preventDefault(); onToken(token.trim()); }}>
@@ -19,7 +19,7 @@ export function SignIn({ issuer, problem, onToken }) {
     <p><button class=${canSignIn ? "wide" : "primary wide"}>Use this token</button></p></form>`;
   return html`<main class="sign-in"><div class="sign-in-card">
     <${Logo} /><h1 tabindex="-1">Sign in to Drover</h1><p class="soft">${location.host}</p>
-    ${problem && html`<${Problem} error=${problem} />`}
+    ${problem && html`<${Problem} error=${problem} retry=${retry} />`}
     ${canSignIn && html`<p><button type="button" class="primary wide" autofocus onClick=${() => signIn(issuer)}>Sign in to the hub</button></p>`}
     ${issuer?.elsewhere && html`<p>Users sign in at <a href=${issuer.elsewhere + "/ui/"} rel="noreferrer">${issuer.elsewhere}/ui/</a>.</p>`}
     ${canSignIn ? html`<details class="fold"><summary><${Icon} name="chevron" />Use a token instead</summary>${form}</details>` : form}</div></main>`;
