@@ -157,7 +157,7 @@ func TestAnImportBlamesWhatHasFailed(t *testing.T) {
 			eventually(t, p, `document.querySelector("main .note")?.textContent.includes("because of `+reason+`")`, true)
 			eventually(t, p, `/Run this|run the command/.test(`+text+`)`, false)
 		}
-		sees(t, p, "StaticText: Put a new token into your Secret, or let the hub create one.")
+		eventually(t, p, `document.querySelector("main .note").textContent.includes("into your Secret")`, true)
 	})
 	t.Run("without a Secret, the hub makes a new command in any case", func(t *testing.T) {
 		f.on(secret, refuses(http.StatusNotFound, "no such Secret"))
