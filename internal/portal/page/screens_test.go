@@ -149,7 +149,8 @@ func realistic(f *fleet) {
 			if workspace == "retail" {
 				region = "eu-west"
 			}
-			object := member(fmt.Sprintf("%s-%02d", region, i), "True", "Connected", "The agent is connected.")
+			object := member(fmt.Sprintf("%s-%02d", region, i), "True", "Connected",
+				"The agent is connected and its API server is healthy")
 			object["metadata"].(map[string]any)["namespace"] = workspace
 			object["metadata"].(map[string]any)["uid"] = fmt.Sprintf("uid-%d", n)
 			object["metadata"].(map[string]any)["labels"] = map[string]any{"region": region,
@@ -180,6 +181,10 @@ func realistic(f *fleet) {
 		status := object["status"].(map[string]any)
 		status["members"].([]any)[0].(map[string]any)["name"] = "eu-west-07"
 		status["failures"].([]any)[0].(map[string]any)["cluster"] = "eu-west-03"
+		for _, c := range status["conditions"].([]any) {
+			message, _ := c.(map[string]any)["message"].(string)
+			c.(map[string]any)["message"] = strings.ReplaceAll(message, "c0000", "eu-west-03")
+		}
 		atWork(status, at.failed)
 		if at.failed == 0 {
 			delete(status, "failures")
@@ -296,7 +301,9 @@ func troubled(n int, status map[string]any) {
 		set("Ready", "False", "VersionSkew", "Agent v0.7.1 speaks protocol 1, the hub needs 3 or newer; upgrade the agent",
 			40*time.Hour)
 	case 7, 8, 99:
-		set("AgentUpToDate", "False", "AgentWaiting", "The agent keeps its image until its turn in the upgrade.", 2*time.Hour)
+		set("AgentUpToDate", "False", "AgentWaiting", "The agent waits for its turn to get a Deployment of this version of "+
+			"the hub: the hub upgrades agents in stages, as agent.rollout of its configuration says. See all of them with: "+
+			"kubectl drover agents -A", 2*time.Hour)
 	}
 }
 
