@@ -107,8 +107,8 @@ func TestARoleIsGrantedAndRevokedByKeyboard(t *testing.T) {
 	choose(t, p, "Role", "operator")
 	choose(t, p, "Ends", "7d")
 	var yaml string
-	eventually(t, p, `/name: carol-operator-c0002-[^]*expiresAt: /.test(document.querySelector("dialog pre")?.textContent)`,
-		true)
+	eventually(t, p, `/name: carol-operator-c0002-[^]*expiresAt: /
+		.test(document.querySelector("dialog pre")?.textContent)`, true)
 	p.Evaluate(`document.querySelector("dialog pre").textContent`, &yaml)
 	for _, want := range []string{"kind: ClusterRoleTemplateBinding\n", "  namespace: team\n", "  clusterName: c0002\n",
 		"  subject:\n    kind: User\n    name: \"github:carol\"\n", "  expiresAt: \"20"} {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestBindingsThatHaveEndedDoNotCount shows views with bindings in force, bindings that end soon, and bindings that have
-// ended.
+// TestBindingsThatHaveEndedDoNotCount shows views with bindings in force, bindings that end soon, and bindings that
+// have ended.
 func TestBindingsThatHaveEndedDoNotCount(t *testing.T) {
 	f, p := withAccess(t) // with one binding to c0001 that has ended
 	ends := func(after time.Duration) string { return time.Now().Add(after).UTC().Format(time.RFC3339) }
@@ -31,13 +31,14 @@ func TestBindingsThatHaveEndedDoNotCount(t *testing.T) {
 		map[string]any{"clusterName": "c0002", "expiresAt": ends(48 * time.Hour)}))
 	sees(t, p, "link: 1 binding ends within a week")
 	activate(t, p, "main a", "1 binding ends within a week")
-	eventually(t, p, `[...document.querySelectorAll("main tbody th")].map(e => e.textContent.trim()).join()`, "local:gina")
+	eventually(t, p, `[...document.querySelectorAll("main tbody th")].map(e => e.textContent.trim()).join()`,
+		"local:gina")
 
 	at(p, "#/clusters/team/c0001/access")
 	sees(t, p, "heading: Who can use this cluster")
 	eventually(t, p, text+`.includes("2 bindings have ended. All bindings that have ended")`, true)
-	eventually(t, p, `[...document.querySelectorAll("main table")].map(e => e.textContent).join().match(/local:\w+|github:\w+/g).sort().join()`,
-		"github:bob,local:alice")
+	eventually(t, p, `[...document.querySelectorAll("main table")].map(e => e.textContent).join()
+		.match(/local:\w+|github:\w+/g).sort().join()`, "github:bob,local:alice")
 	eventually(t, p, `document.querySelector(".tabs [aria-current] .badge").textContent`, "2")
 	eventually(t, p, `document.querySelector("main table").querySelectorAll("tbody tr").length`, 2)
 	click(t, p, "[title=Delete]")

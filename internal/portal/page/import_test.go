@@ -14,8 +14,8 @@ import (
 )
 
 // joining returns a Cluster that no agent has joined, as the hub reports it for a reason: with the same value in three
-// conditions, and without facts about the cluster. All reasons but AwaitingAgent and RegistrationFailed stall it. Without
-// a message, it is the one for AwaitingAgent.
+// conditions, and without facts about the cluster. All reasons but AwaitingAgent and RegistrationFailed stall it.
+// Without a message, it is the one for AwaitingAgent.
 func joining(name, reason, message string) map[string]any {
 	if message == "" {
 		message = "Run in the cluster: the command in Secret " + name + "-registration, key command"
@@ -112,7 +112,8 @@ func TestPageHidesTheCommandOfASecretThatTheHubDidNotCreate(t *testing.T) {
 	}
 }
 
-// TestAnImportBlamesWhatHasFailed shows Clusters without an agent, and different answers to the request for the command.
+// TestAnImportBlamesWhatHasFailed shows Clusters without an agent, and different answers to the request for the
+// command.
 func TestAnImportBlamesWhatHasFailed(t *testing.T) {
 	f, p := signedIn(t, 1)
 	const secret = "GET /k8s/local/api/v1/namespaces/team/secrets/edge-registration"

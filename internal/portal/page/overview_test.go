@@ -48,7 +48,8 @@ func TestLinksOfTheOverviewLeadToWhatTheyPromise(t *testing.T) {
 	done["metadata"] = map[string]any{"namespace": "team", "name": "done"}
 	done["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}}
 	f.send(map[string]any{"type": "CHANGED", "kind": "plans", "object": done})
-	const clusters = `[...document.querySelectorAll("main tbody tr:not(.group) th")].map(e => e.textContent).sort().join()`
+	const clusters = `[...document.querySelectorAll("main tbody tr:not(.group) th")]
+		.map(e => e.textContent).sort().join()`
 	const plans = `[...document.querySelectorAll("main article h2 a")].map(e => e.textContent).sort().join()`
 	const group = `document.querySelector("main select")?.value`
 	for link, tt := range map[string]struct{ list, want string }{

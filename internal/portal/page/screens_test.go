@@ -288,14 +288,14 @@ func troubled(n int, status map[string]any) {
 	}
 	switch n {
 	case 3, 61:
-		message := "The agent's tunnel has ended: no heartbeat; it comes back by itself. If it does not, see the log of the " +
-			"agent in the cluster: kubectl -n drover-agent logs deploy/drover-agent"
+		message := "The agent's tunnel has ended: no heartbeat; it comes back by itself. If it does not, see the log of " +
+			"the agent in the cluster: kubectl -n drover-agent logs deploy/drover-agent"
 		set("Ready", "False", "TunnelLost", message, 12*time.Minute)
 		set("Connected", "False", "TunnelLost", message, 12*time.Minute)
 		status["lastSeen"] = time.Now().Add(-12 * time.Minute).UTC().Format(time.RFC3339)
 	case 40:
-		set("Ready", "False", "ApiServerUnhealthy", "The agent finds its API server unhealthy: checks of /readyz fail: etcd, "+
-			"poststarthook/rbac/bootstrap-roles", 3*time.Hour)
+		set("Ready", "False", "ApiServerUnhealthy", "The agent finds its API server unhealthy: checks of /readyz fail: "+
+			"etcd, poststarthook/rbac/bootstrap-roles", 3*time.Hour)
 		status["nodes"] = map[string]any{"ready": 2, "total": 5, "summary": "2/5"}
 	case 90:
 		set("Ready", "False", "VersionSkew", "Agent v0.7.1 speaks protocol 1, the hub needs 3 or newer; upgrade the agent",

@@ -121,7 +121,8 @@ func TestPageShowsTheFleetAsItChanges(t *testing.T) {
 	t.Run("a failed wave does not show a full bar", func(t *testing.T) {
 		f.send(plan(0, 2))
 		sees(t, p, "progressbar: canary: 0/2, 2 failed")
-		eventually(t, p, `(({ className, value }) => className + " " + value)(document.querySelector("progress"))`, "failed 0")
+		eventually(t, p, `(({ className, value }) => className + " " + value)(document.querySelector("progress"))`,
+			"failed 0")
 	})
 	t.Run("the page shows a Host with its state and the reason", func(t *testing.T) {
 		f.send(host("True", "Active", ""))
