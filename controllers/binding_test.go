@@ -19,6 +19,7 @@ import (
 	"github.com/drover-dev/drover/controllers/binding"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/set"
+	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -60,7 +61,8 @@ func TestBindingIsReconciled(t *testing.T) {
 			}
 			env.Apply(t, b)
 			recorder := events.NewFakeRecorder(10)
-			r := binding.NewCluster(binding.Options{Client: env.Client, Recorder: recorder, Deliveries: &tt.deliveries, Now: func() time.Time { return now }})
+			output := status.Output{Client: env.Client, Recorder: recorder, Now: func() time.Time { return now }}
+			r := binding.NewCluster(binding.Options{Output: output, Deliveries: &tt.deliveries})
 			name := types.NamespacedName{Namespace: workspace, Name: "alice"}
 			result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: name})
 			if err != nil {

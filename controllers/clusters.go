@@ -35,10 +35,10 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 		}
 	}
 	reconciler := &cluster.Reconciler{
-		Client: s.client, Live: s.live, Recorder: s.recorder("drover-cluster"), Members: s.Members.Reconciled(),
+		Output: s.output("drover-cluster"), Live: s.live, Members: s.Members.Reconciled(),
 		Settings: s.settings, Agent: s.Config.Agent.Defaults(), Upgrades: upgrades,
 		Places: cluster.NewPlaces(s.Config.Limits.Workspace.Clusters),
-		Synced: s.Synced, Started: s.Started, Now: time.Now,
+		Synced: s.Synced, Started: s.Started,
 		Sets: cluster.Sets{Unconfirmed: deliveries.Unconfirmed, Guards: outcome(set.Guards)},
 	}
 	if s.Issuer != nil {

@@ -19,9 +19,9 @@ import (
 func hosts(s shared) []wiring.Controller {
 	revoker := &host.Revoker{Client: s.client, Live: s.live, Tunnels: s.Members.Tunnels}
 	reconciler := &host.Reconciler{
-		Client: s.client, Live: s.live, Recorder: s.recorder("drover-host"), Members: s.Members.Reconciled(),
+		Output: s.output("drover-host"), Live: s.live, Members: s.Members.Reconciled(),
 		Settings: s.settings, Trust: cmp.Or(s.Config.Agent.Defaults().Trust, v1.TrustPinned),
-		Settled: s.settled(since(s.Started)), Now: time.Now,
+		Settled: s.settled(since(s.Started)),
 		History: host.HistoryOf(s.Checkpoints),
 	}
 	return []wiring.Controller{

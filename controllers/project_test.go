@@ -25,6 +25,7 @@ import (
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/set"
+	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -105,7 +106,8 @@ func TestProjectIsReconciled(t *testing.T) {
 			env.Apply(t, p)
 			recorder := events.NewFakeRecorder(10)
 			d := &fakeDeliveries{outcomes: tt.outcomes, guards: tt.guards}
-			r := &project.Reconciler{Client: env.Indexed(t, index.Index), Secrets: env.Client, Recorder: recorder, Deliveries: d, Now: time.Now}
+			output := status.Output{Client: env.Indexed(t, index.Index), Recorder: recorder, Now: time.Now}
+			r := &project.Reconciler{Output: output, Secrets: env.Client, Deliveries: d}
 			name := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 			reconcile := func() {
 				t.Helper()
@@ -180,7 +182,8 @@ func TestWithdrawnSecretIsRemovedFromUnguardedMembers(t *testing.T) {
 	guarded, unguarded := delivery.Outcome{Cluster: "a", Stage: delivery.Applied}, delivery.Outcome{
 		Cluster: "a", Stage: delivery.Failed, Reason: v1.ReasonConflict, Failures: []v1.Failure{{Cluster: "a", Object: "policy", Message: "it is not Drover's"}}}
 	d := &fakeDeliveries{outcomes: []delivery.Outcome{guarded}, guards: []delivery.Outcome{guarded}}
-	r := &project.Reconciler{Client: env.Indexed(t, index.Index), Secrets: env.Client, Recorder: events.NewFakeRecorder(100), Deliveries: d, Now: time.Now}
+	output := status.Output{Client: env.Indexed(t, index.Index), Recorder: events.NewFakeRecorder(100), Now: time.Now}
+	r := &project.Reconciler{Output: output, Secrets: env.Client, Deliveries: d}
 	copies := func() *set.Set {
 		t.Helper()
 		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name}}); err != nil {

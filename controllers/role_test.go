@@ -20,6 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/set"
+	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -68,7 +69,10 @@ func TestRoleTemplateIsReconciled(t *testing.T) {
 				env.Apply(t, b)
 			}
 			d := &fakeDeliveries{outcomes: tt.outcomes}
-			r := &role.Reconciler{Client: env.Indexed(t, index.Index), Recorder: events.NewFakeRecorder(10), Deliveries: d, Now: func() time.Time { return now }}
+			output := status.Output{
+				Client: env.Indexed(t, index.Index), Recorder: events.NewFakeRecorder(10), Now: func() time.Time { return now },
+			}
+			r := &role.Reconciler{Output: output, Deliveries: d}
 			name := types.NamespacedName{Name: template.Name}
 			reconcile := func() ctrl.Result {
 				t.Helper()

@@ -22,6 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	issuer "github.com/drover-dev/drover/internal/signin"
+	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/internal/wiring"
 )
@@ -88,6 +89,11 @@ func newShared(mgr ctrl.Manager, o Options) shared {
 }
 
 func (s shared) recorder(name string) events.EventRecorder { return s.mgr.GetEventRecorder(name) }
+
+// output returns the clients with which the controller of the given name writes statuses and records events.
+func (s shared) output(name string) status.Output {
+	return status.Output{Client: s.client, Recorder: s.recorder(name), Now: time.Now}
+}
 
 // own returns the name of an object in the manager's namespace.
 func (s shared) own(name string) types.NamespacedName {

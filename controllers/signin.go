@@ -22,7 +22,7 @@ func signIn(s shared) []wiring.Controller {
 		return nil
 	}
 	secret, namespace := s.own(issuer.KeysSecret), s.Config.Namespace
-	users := &signin.Users{Client: s.client, Recorder: s.recorder("drover-user"), Namespace: namespace, Now: time.Now}
+	users := &signin.Users{Client: s.client, Recorder: s.recorder("drover-user"), Namespace: namespace}
 	connectors := &upstream.Connectors{Reader: s.client, Namespace: namespace}
 	providers := &signin.Providers{
 		Client: s.client, Recorder: s.recorder("drover-authprovider"), Connectors: connectors, Now: time.Now,

@@ -119,9 +119,7 @@ func (w *workspaces) direct() wiring.Controller {
 func (w *workspaces) roles() wiring.Controller {
 	return wiring.Controller{
 		Name: set.Role, Workers: 4,
-		Reconciler: &role.Reconciler{
-			Client: w.client, Recorder: w.recorder("drover-role"), Deliveries: w.deliveries, Now: time.Now,
-		},
+		Reconciler: &role.Reconciler{Output: w.output("drover-role"), Deliveries: w.deliveries},
 		Triggers: []wiring.Trigger{
 			wiring.OnChange(&v1.RoleTemplate{}), w.onAffecting(&v1.RoleTemplate{}, index.RoleToRoles),
 			w.onAffecting(&v1.ClusterRoleTemplateBinding{}, index.BindingToRoles),
@@ -133,9 +131,7 @@ func (w *workspaces) roles() wiring.Controller {
 }
 
 func (w *workspaces) bindings() []wiring.Controller {
-	options := binding.Options{
-		Client: w.client, Recorder: w.recorder("drover-binding"), Deliveries: w.deliveries, Now: time.Now,
-	}
+	options := binding.Options{Output: w.output("drover-binding"), Deliveries: w.deliveries}
 	return []wiring.Controller{
 		{
 			Name: set.ClusterBinding, Reconciler: binding.NewCluster(options), Workers: 8,
@@ -164,8 +160,8 @@ func (w *workspaces) bindings() []wiring.Controller {
 func (w *workspaces) projects() wiring.Controller {
 	return wiring.Controller{
 		Name: set.Project, Workers: 4, Reconciler: &project.Reconciler{
-			Client: w.client, Secrets: &index.SecretReader{Reader: w.projectSecrets, Live: w.live},
-			Recorder: w.recorder("drover-project"), Deliveries: w.deliveries, Now: time.Now,
+			Output: w.output("drover-project"), Deliveries: w.deliveries,
+			Secrets: &index.SecretReader{Reader: w.projectSecrets, Live: w.live},
 		},
 		Triggers: []wiring.Trigger{
 			wiring.OnChange(&v1.Project{}), w.onAffecting(&v1.Project{}, index.ProjectToConflicting),
@@ -178,9 +174,9 @@ func (w *workspaces) projects() wiring.Controller {
 
 func (w *workspaces) plans() wiring.Controller {
 	reconciler := &plan.Reconciler{
-		Client: w.client, Secrets: &index.SecretReader{Reader: w.planSecrets, Live: w.live},
-		Recorder: w.recorder("drover-plan"), Deliveries: w.deliveries,
-		State: w.progress.State, Channel: w.poller.Result, Now: time.Now,
+		Output: w.output("drover-plan"), Deliveries: w.deliveries,
+		Secrets: &index.SecretReader{Reader: w.planSecrets, Live: w.live},
+		State:   w.progress.State, Channel: w.poller.Result,
 		Settled: w.settled(since(w.Started)), Returned: w.settled(firstConnected(w.Members.States, w.Members.Notices)),
 	}
 	if w.Checkpoints != nil {

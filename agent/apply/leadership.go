@@ -16,6 +16,7 @@ import (
 
 	"github.com/drover-dev/drover/agent/watch"
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
 )
@@ -172,10 +173,8 @@ func (l *leadership) load(ctx context.Context) bool {
 			return true
 		}
 		l.options.Log.Error(err, "cannot read the stored sets; retrying")
-		select {
-		case <-ctx.Done():
+		if !await.Time(ctx, loadRetry) {
 			return false
-		case <-time.After(loadRetry):
 		}
 	}
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/drover-dev/drover/agent/link"
 	"github.com/drover-dev/drover/agent/stream"
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/memory"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/tracing"
@@ -113,10 +114,7 @@ func (a *agent) runAnew(ctx context.Context) {
 		a.restored = time.Now()
 		a.options.Log.Info("the cluster was restored from a backup: reading everything again",
 			"in", restorePause.String())
-		select {
-		case <-ctx.Done():
-		case <-time.After(restorePause):
-		}
+		await.Time(ctx, restorePause)
 	}
 }
 
@@ -180,16 +178,16 @@ func (a *agent) run(ctx context.Context) (restored bool) {
 		Client: a.client.REST, Namespace: env.Namespace, Sets: duties.removeDelivered, Log: log.WithName("uninstall"),
 	})
 	routes := routes{
-		kubernetes: a.options.Tracer.Continue(a.forward(watches), describe),
-		report:     duties.stream,
-		deployment: &deployment.Handler{
+		protocol.PathKubernetes + "/": a.options.Tracer.Continue(a.forward(watches), describe),
+		protocol.PathReport:           duties.stream,
+		protocol.PathDeployment: &deployment.Handler{
 			Secrets: a.client.Secrets(env.Namespace), Setup: deployment.Setup{Namespace: env.Namespace, Profile: env.Profile},
 			Log: log.WithName("deployment"),
 		},
-		uninstall: remover,
-		sets:      duties.sets,
-		term:      a.term(),
-		settings:  keeper.Settings(duties.reporter.Touch),
+		protocol.PathUninstall:  remover,
+		protocol.PathSets + "/": duties.sets,
+		protocol.PathTerm:       a.term(),
+		protocol.PathSettings:   keeper.Settings(duties.reporter.Touch),
 	}
 	l := a.newLink(keeper, duties.failures.tell, routes)
 	a.reported.Store(duties.stream.Topic(protocol.SubjectReport))

@@ -65,9 +65,13 @@ func (a *agent) serveAsNode(ctx context.Context, uid string, keeper *identity.Ke
 		http.Error(w, leader.ErrNotLeading.Error(), http.StatusMisdirectedRequest)
 	})
 	l := a.newLink(keeper, nil, routes{
-		kubernetes: a.options.Tracer.Continue(a.forward(watches), describe), report: lines,
-		settings:   keeper.Settings(reporter.Touch),
-		deployment: toLeader, uninstall: toLeader, sets: toLeader, term: a.term(),
+		protocol.PathKubernetes + "/": a.options.Tracer.Continue(a.forward(watches), describe),
+		protocol.PathReport:           lines,
+		protocol.PathSettings:         keeper.Settings(reporter.Touch),
+		protocol.PathTerm:             a.term(),
+		protocol.PathDeployment:       toLeader,
+		protocol.PathUninstall:        toLeader,
+		protocol.PathSets + "/":       toLeader,
 	})
 	a.link.Store(l)
 	var running sync.WaitGroup

@@ -27,6 +27,7 @@ import (
 	"github.com/drover-dev/drover/agent/identity"
 	"github.com/drover-dev/drover/agent/link"
 	"github.com/drover-dev/drover/agent/stream"
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
@@ -150,12 +151,8 @@ func (a *agent) report(ctx context.Context) {
 			Host: &protocol.HostReport{Machine: machine, Progress: a.runner.Progress()},
 		}})
 		topic.Sync()
-		pace := time.NewTimer(reportEvery)
-		select {
-		case <-ctx.Done():
-			pace.Stop()
+		if !await.Time(ctx, reportEvery) {
 			return
-		case <-pace.C:
 		}
 		select {
 		case <-ctx.Done():

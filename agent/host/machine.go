@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -23,14 +24,13 @@ var osReleases = []string{"/etc/os-release", "/usr/lib/os-release"}
 
 // inspect returns the facts about the machine. Facts that cannot be determined are omitted.
 func inspect(config Config) protocol.HostMachine {
-	m := protocol.HostMachine{
+	m := protocol.HostMachine{MemoryMiB: memory(), HostProperties: v1.HostProperties{
 		OS: osName(), Architecture: runtime.GOARCH, CPUs: int32(runtime.NumCPU()), Addresses: addresses(),
 		Roles: config.Roles, Labels: config.Labels, Taints: config.Taints,
-	}
+	}}
 	m.Hostname, _ = os.Hostname()
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
 	m.Kernel = strings.TrimSpace(string(kernel))
-	m.MemoryMiB = memory()
 	return m
 }
 

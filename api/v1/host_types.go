@@ -197,6 +197,15 @@ type HostStatus struct {
 // HostMachine describes a machine, as reported by its agent. The description is only informational. Drover does not
 // base any decisions on it, because a machine can report false information.
 type HostMachine struct {
+	HostProperties `json:",inline"`
+
+	// memory is the total memory, for example "3915Mi".
+	// +optional
+	Memory string `json:"memory,omitempty"`
+}
+
+// HostProperties are the properties of a machine that reports and statuses have in common.
+type HostProperties struct {
 	// hostname is the hostname of the machine.
 	// +optional
 	Hostname string `json:"hostname,omitempty"`
@@ -212,9 +221,6 @@ type HostMachine struct {
 	// cpus is the number of CPUs.
 	// +optional
 	CPUs int32 `json:"cpus,omitempty"`
-	// memory is the total memory, for example "3915Mi".
-	// +optional
-	Memory string `json:"memory,omitempty"`
 	// addresses are the IP addresses of the machine's network interfaces. At most 16 are listed.
 	// +optional
 	// +listType=atomic

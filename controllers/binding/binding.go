@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -52,11 +51,9 @@ type Deliverer interface {
 
 // Options holds the dependencies of a Reconciler.
 type Options struct {
-	// Client writes objects, and reads them from a cache with the indexes from package index.
-	Client     client.Client
-	Recorder   events.EventRecorder
+	// Client reads from a cache with the indexes from package index.
+	status.Output
 	Deliveries Deliverer
-	Now        func() time.Time
 }
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusterroletemplatebindings;projectroletemplatebindings;roletemplates;projects;clusters,verbs=get;list;watch
@@ -68,15 +65,13 @@ type Options struct {
 // the progress to the binding's status.
 func (r *Reconciler[T, B]) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: r.kind, Namespace: req.Namespace, Name: req.Name}
-	b := B(new(T))
-	if err := r.Client.Get(ctx, req.NamespacedName, b); client.IgnoreNotFound(err) != nil {
-		return ctrl.Result{}, fmt.Errorf("read %s: %w", key, err)
-	} else if err != nil || !b.GetDeletionTimestamp().IsZero() {
+	b, found, err := r.written.Get(ctx, r.Client, req.NamespacedName, new(T))
+	if err != nil {
+		return ctrl.Result{}, err
+	} else if !found || !b.GetDeletionTimestamp().IsZero() {
 		r.Deliveries.Replace(key, nil)
-		r.written.Forget(req.NamespacedName)
 		return ctrl.Result{}, nil // the owner references cause the objects on the hub to be deleted
 	}
-	b = r.written.Newest(b)
 	d, err := r.decide(ctx, b)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -173,7 +168,7 @@ func (r *Reconciler[T, B]) writeStatus(ctx context.Context, b B, d decision) (ct
 	change := summary.Change(b.GetGeneration(), delivery.Status{Observed: &s.ObservedGeneration, Conditions: &s.Conditions, Clusters: &s.Clusters}, r.Now(),
 		func(*status.Update) { s.Failures = summary.Failures })
 	change.Until = d.expires
-	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, b, change)
+	return r.written.Write(ctx, r.Output, b, change)
 }
 
 // NewCluster returns the reconciler for ClusterRoleTemplateBindings.

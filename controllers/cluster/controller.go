@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -36,10 +35,9 @@ const settleTime = protocol.LongestWait + 2*time.Second
 // Reconciler reconciles Clusters. Lead must be called before the first reconcile.
 type Reconciler struct {
 	// Client writes objects and reads them from the cache. Live reads from the API server.
-	Client   client.Client
-	Live     client.Reader
-	Recorder events.EventRecorder
-	Members  members.Reconciled
+	status.Output
+	Live    client.Reader
+	Members members.Reconciled
 	// Settings returns the settings that agents should have.
 	Settings func() protocol.Settings
 	// Agent holds the hub's defaults for spec.agent.
@@ -55,7 +53,6 @@ type Reconciler struct {
 	Synced func() bool
 	// Started is the time when this manager started to accept tunnels.
 	Started time.Time
-	Now     func() time.Time
 
 	led           time.Time     // time when this manager became the leader; set before the first reconcile
 	admissionTime time.Duration // time that the hub needs to admit all agents; set together with led
@@ -111,16 +108,16 @@ func (r *Reconciler) settled() time.Time {
 // Reconcile creates the join token and manifest of one Cluster, sends the hub's settings to the Cluster's agent, and
 // writes the Cluster's status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
-	cluster := &v1.Cluster{}
-	if err := r.Client.Get(ctx, req.NamespacedName, cluster); err != nil {
-		r.written.Forget(req.NamespacedName)
+	cluster, found, err := r.written.Get(ctx, r.Client, req.NamespacedName, &v1.Cluster{})
+	if err != nil {
+		return ctrl.Result{}, err
+	} else if !found {
 		r.Upgrades.forget(req.NamespacedName)
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		return ctrl.Result{}, nil
 	}
-	cluster = r.written.Newest(cluster)
 	update := status.Begin(cluster)
 	defer func() {
-		err = errors.Join(err, r.written.Commit(ctx, status.Output{Client: r.Client, Recorder: r.Recorder}, update))
+		err = errors.Join(err, r.written.Commit(ctx, r.Output, update))
 	}()
 	if !cluster.DeletionTimestamp.IsZero() {
 		return r.remove(ctx, cluster, update)

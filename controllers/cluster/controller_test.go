@@ -27,6 +27,7 @@ import (
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -55,9 +56,10 @@ func newWorld(t *testing.T, env *testkit.Env) *world {
 	t.Cleanup(w.registry.Close)
 	w.name = types.NamespacedName{Namespace: env.Workspace(t), Name: "member"}
 	w.r = &cluster.Reconciler{
-		Client: env.Client, Live: env.Client, Recorder: w.recorder, Members: w.registry.Reconciled(),
+		Output: status.Output{Client: env.Client, Recorder: w.recorder, Now: w.clock.Now},
+		Live:   env.Client, Members: w.registry.Reconciled(),
 		Settings: func() protocol.Settings { return w.settings },
-		Agent:    v1.Agent{Image: "drover:test"}, Started: w.clock.Now().Add(-time.Hour), Now: w.clock.Now,
+		Agent:    v1.Agent{Image: "drover:test"}, Started: w.clock.Now().Add(-time.Hour),
 	}
 	return w
 }

@@ -15,7 +15,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -36,10 +35,9 @@ const removalTime = 20 * time.Second
 // Reconciler reconciles Hosts.
 type Reconciler struct {
 	// Client writes objects and reads them from the cache. Live reads from the API server.
-	Client   client.Client
-	Live     client.Reader
-	Recorder events.EventRecorder
-	Members  members.Reconciled
+	status.Output
+	Live    client.Reader
+	Members members.Reconciled
 	// Settings returns the settings that agents should have.
 	Settings func() protocol.Settings
 	// Trust determines how agents verify the hub.
@@ -48,7 +46,6 @@ type Reconciler struct {
 	// Settled reports whether agents have had time to reconnect since this manager started to accept tunnels. A missing
 	// agent does not count as lost until Settled returns true.
 	Settled func() bool
-	Now     func() time.Time
 
 	written status.Written[*v1.Host]
 }
@@ -122,15 +119,13 @@ func (in *input) report() *protocol.HostReport {
 // Reconcile creates the join token of one Host, sends settings and instructions to the Host's agent, and writes the
 // Host's status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
-	host := &v1.Host{}
-	if err := r.Client.Get(ctx, req.NamespacedName, host); err != nil {
-		r.written.Forget(req.NamespacedName)
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+	host, found, err := r.written.Get(ctx, r.Client, req.NamespacedName, &v1.Host{})
+	if err != nil || !found {
+		return ctrl.Result{}, err
 	}
-	host = r.written.Newest(host)
 	update := status.Begin(host)
 	defer func() {
-		err = errors.Join(err, r.written.Commit(ctx, status.Output{Client: r.Client, Recorder: r.Recorder}, update))
+		err = errors.Join(err, r.written.Commit(ctx, r.Output, update))
 	}()
 	in, err := r.gather(ctx, host)
 	if err != nil {

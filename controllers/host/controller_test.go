@@ -27,6 +27,7 @@ import (
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -57,9 +58,9 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(w.registry.Close)
 	w.name = types.NamespacedName{Namespace: w.Workspace(t), Name: "m1"}
 	w.r = &host.Reconciler{
-		Client: w.Client, Live: w.Client, Recorder: events.NewFakeRecorder(100), Members: w.registry.Reconciled(),
-		Trust:    v1.TrustPinned,
-		Settings: func() protocol.Settings { return w.settings }, Settled: func() bool { return !w.settling }, Now: w.clock.Now,
+		Output: status.Output{Client: w.Client, Recorder: events.NewFakeRecorder(100), Now: w.clock.Now},
+		Live:   w.Client, Members: w.registry.Reconciled(), Trust: v1.TrustPinned,
+		Settings: func() protocol.Settings { return w.settings }, Settled: func() bool { return !w.settling },
 		History: host.History{
 			Term: func() string { return "lease/2/b" }, Checkpoint: func() string { return "lease/2/b/1" },
 			Forgot: func(checkpoint string) bool { return checkpoint == w.forgot },
@@ -144,7 +145,10 @@ func (w *world) connect(h *v1.Host, key ed25519.PrivateKey, progress protocol.Ho
 	w.registry.OnHostChange(func(types.NamespacedName) { changed <- struct{}{} })
 	agent := testkit.ConnectAgent(w.t, protocol.Report{
 		Protocol: protocol.Version, MinProtocol: protocol.MinVersion, Leader: true, SettingsDigest: w.settings.Digest(), AgentVersion: "v9",
-		Host: &protocol.HostReport{Machine: protocol.HostMachine{OS: "Debian", MemoryMiB: 2048}, Progress: progress},
+		Host: &protocol.HostReport{
+			Machine:  protocol.HostMachine{HostProperties: v1.HostProperties{OS: "Debian"}, MemoryMiB: 2048},
+			Progress: progress,
+		},
 	})
 	public, _ := key.Public().(ed25519.PublicKey)
 	member := host.Member(w.name)

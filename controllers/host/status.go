@@ -149,8 +149,5 @@ func shown(p *protocol.HostProgress) *v1.HostProgress {
 }
 
 func machine(m protocol.HostMachine) *v1.HostMachine {
-	return &v1.HostMachine{
-		Hostname: m.Hostname, OS: m.OS, Architecture: m.Architecture, Kernel: m.Kernel, CPUs: m.CPUs, Memory: fmt.Sprintf("%dMi", m.MemoryMiB),
-		Addresses: m.Addresses, Roles: m.Roles, Labels: m.Labels, Taints: m.Taints,
-	}
+	return &v1.HostMachine{HostProperties: m.HostProperties, Memory: fmt.Sprintf("%dMi", m.MemoryMiB)}
 }

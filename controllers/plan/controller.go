@@ -10,11 +10,9 @@ package plan
 import (
 	"context"
 	"fmt"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,11 +25,10 @@ import (
 
 // Reconciler reconciles Plans that apply to members.
 type Reconciler struct {
-	// Client writes objects, and reads them from a cache with the indexes of package index.
-	Client client.Client
+	// Client reads from a cache with the indexes of package index.
+	status.Output
 	// Secrets reads the Secrets that are labeled for plans.
 	Secrets    client.Reader
-	Recorder   events.EventRecorder
 	Deliveries delivery.Deliverer
 	// State returns the state of a plan in a member, as reported by the member's agent.
 	State func(plan string, member types.NamespacedName) MemberState
@@ -49,7 +46,6 @@ type Reconciler struct {
 	// have been reachable before that. It is used where an agent may have newer information about a plan than the hub. A
 	// nil Returned is equivalent to a function that always returns true.
 	Returned func() bool
-	Now      func() time.Time
 
 	written status.Written[*v1.Plan]
 	claims  status.Written[*v1.Cluster]
@@ -63,13 +59,12 @@ type Reconciler struct {
 
 // Reconcile advances one plan as far as possible. The plan's claims on Clusters mark the members that are in progress.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	plan := &v1.Plan{}
-	if err := r.Client.Get(ctx, req.NamespacedName, plan); client.IgnoreNotFound(err) != nil {
-		return ctrl.Result{}, fmt.Errorf("read plan %s: %w", req.NamespacedName, err)
-	} else if err != nil || !plan.DeletionTimestamp.IsZero() || plan.Spec.Target() == (v1.ClusterTarget{}) {
+	plan, found, err := r.written.Get(ctx, r.Client, req.NamespacedName, &v1.Plan{})
+	if err != nil {
+		return ctrl.Result{}, err
+	} else if !found || !plan.DeletionTimestamp.IsZero() || plan.Spec.Target() == (v1.ClusterTarget{}) {
 		return ctrl.Result{}, r.remove(ctx, req.NamespacedName)
 	}
-	plan = r.written.Newest(plan)
 	s, err := r.gather(ctx, plan)
 	if err != nil {
 		return ctrl.Result{}, err

@@ -27,6 +27,7 @@ import (
 	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/internal/rollout"
 	"github.com/drover-dev/drover/internal/set"
+	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -72,7 +73,10 @@ func newFixture(t *testing.T, env *testkit.Env, clusters ...string) *fixture {
 			return err
 		},
 	})
-	s.r = &plan.Reconciler{Client: counting, Secrets: labelled{env.Client}, Recorder: s.recorder, Deliveries: s, State: s.State, Channel: s.Result, Now: s.clock.Now}
+	s.r = &plan.Reconciler{
+		Output:  status.Output{Client: counting, Recorder: s.recorder, Now: s.clock.Now},
+		Secrets: labelled{env.Client}, Deliveries: s, State: s.State, Channel: s.Result,
+	}
 	for _, name := range clusters {
 		s.Apply(t, &v1.Cluster{ObjectMeta: s.meta(name)})
 	}

@@ -53,7 +53,7 @@ func (o *observed) expect(what string, check func(plan.MemberState) bool) {
 	}
 }
 
-func status(name, revision string) *protocol.PlanEvent {
+func stateOf(name, revision string) *protocol.PlanEvent {
 	return &protocol.PlanEvent{State: &protocol.PlanState{Name: name, Status: v1.PlanStatus{Revision: revision}}}
 }
 
@@ -67,7 +67,7 @@ func TestProgress(t *testing.T) {
 		"what was reported stays while the member is away, and what comes later replaces all": func(t *testing.T, o *observed) {
 			o.lead()
 			o.connect(able)
-			o.Synced(o.member, []*protocol.PlanEvent{hold("not now"), status("k3s", "1")})
+			o.Synced(o.member, []*protocol.PlanEvent{hold("not now"), stateOf("k3s", "1")})
 			o.expect("reported", func(s plan.MemberState) bool {
 				return s.Connected && s.Reported && s.Silent.IsZero() && s.Hold == "not now" && s.Status.Revision == "1"
 			})
@@ -86,7 +86,7 @@ func TestProgress(t *testing.T) {
 			o.connect(able)
 			o.Synced(o.member, nil)
 			for _, event := range []*protocol.PlanEvent{
-				hold(""), status("k3s", "1"), status("k3s", "1"), status("k3s", "2"), hold("x"), {Removed: "k3s"}, {Removed: "k3s"},
+				hold(""), stateOf("k3s", "1"), stateOf("k3s", "1"), stateOf("k3s", "2"), hold("x"), {Removed: "k3s"}, {Removed: "k3s"},
 			} {
 				o.Event(o.member, event)
 			}
@@ -120,7 +120,7 @@ func TestProgress(t *testing.T) {
 			o.Synced(o.member, nil)
 			kept := 0
 			for i := range 1000 {
-				o.Event(o.member, status(fmt.Sprint("p", i), "1"))
+				o.Event(o.member, stateOf(fmt.Sprint("p", i), "1"))
 				if o.State(fmt.Sprint("p", i), o.member).Status != nil {
 					kept++
 				}
@@ -131,7 +131,7 @@ func TestProgress(t *testing.T) {
 		},
 		"a Cluster that is gone is forgotten, but not one that is connected": func(t *testing.T, o *observed) {
 			o.connect(able)
-			o.Synced(o.member, []*protocol.PlanEvent{status("k3s", "1")})
+			o.Synced(o.member, []*protocol.PlanEvent{stateOf("k3s", "1")})
 			o.Forget(o.member)
 			o.expect("connected", func(s plan.MemberState) bool { return s.Status != nil })
 			o.Stopped(o.member)

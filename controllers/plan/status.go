@@ -61,7 +61,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope) (ctrl.Result, er
 	if observed && r.unreported(s) {
 		change.Delay = listenAgain // a write now would briefly remove reports that agents are about to send again
 	}
-	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, s.plan, change)
+	return r.written.Write(ctx, r.Output, s.plan, change)
 }
 
 // again returns the time after which the plan is reconciled without an event, or 0 if only an event triggers a

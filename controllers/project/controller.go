@@ -11,12 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -36,13 +34,11 @@ type Deliverer interface {
 
 // Reconciler reconciles Projects.
 type Reconciler struct {
-	// Client writes objects, and reads them from a cache with the indexes from package index.
-	Client client.Client
+	// Client reads from a cache with the indexes from package index.
+	status.Output
 	// Secrets reads the Secrets that are labeled for a project, for example with index.SecretReader.
 	Secrets    client.Reader
-	Recorder   events.EventRecorder
 	Deliveries Deliverer
-	Now        func() time.Time
 
 	written status.Written[*v1.Project]
 }
@@ -54,17 +50,15 @@ type Reconciler struct {
 
 // Reconcile delivers one project to its members, and writes the progress to the project's status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	project := &v1.Project{}
 	key, secretsKey := keys(req.NamespacedName)
-	if err := r.Client.Get(ctx, req.NamespacedName, project); client.IgnoreNotFound(err) != nil {
-		return ctrl.Result{}, fmt.Errorf("read %s: %w", key, err)
-	} else if err != nil || !project.DeletionTimestamp.IsZero() {
+	project, found, err := r.written.Get(ctx, r.Client, req.NamespacedName, &v1.Project{})
+	if err != nil {
+		return ctrl.Result{}, err
+	} else if !found || !project.DeletionTimestamp.IsZero() {
 		r.Deliveries.Replace(secretsKey, nil)
 		r.Deliveries.Replace(key, nil)
-		r.written.Forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
-	project = r.written.Newest(project)
 	d, err := r.decide(ctx, project)
 	if err != nil {
 		return ctrl.Result{}, err

@@ -40,7 +40,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, project *v1.Project, d dec
 			countNamespaces(project, outcomes)
 			s.Failures = summary.Failures
 		})
-	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, project, change)
+	return r.written.Write(ctx, r.Output, project, change)
 }
 
 // outcomes returns one outcome for each member. It combines the failures to deliver the project with the failures to

@@ -126,11 +126,16 @@ func (s shared) served(install string, version schema.GroupVersion, kinds ...str
 	return nil
 }
 
+// hosts returns the access to Hosts of a controller that sets a finalizer on the Hosts that it takes, or none if the
+// finalizer is empty.
+func (s shared) hosts(finalizer string) hosts.Hub {
+	return hosts.Hub{Client: s.client, Live: s.live, NotCurrent: s.hub.NotCurrent, Finalizer: finalizer}
+}
+
 // installations lists the controllers for k3s and RKE2 clusters, which includes their etcd.
 func (s shared) installations() []wiring.Controller {
 	clusters := &installation.Reconciler{
-		Client: s.client, Live: s.live, Recorder: s.recorder("drover-installation"), Now: time.Now,
-		NotCurrent: s.hub.NotCurrent,
+		Hub: s.hosts(provisionv1.FinalizerNode), Recorder: s.recorder("drover-installation"), Now: time.Now,
 	}
 	affected := clusters.Handler()
 	return []wiring.Controller{
@@ -165,8 +170,7 @@ func (s shared) clusterAPI() []wiring.Controller {
 		{
 			Name: "drovermachine", Workers: 1, // see machine.Reconciler
 			Reconciler: &machine.Reconciler{
-				Client: s.client, Live: s.live, Recorder: s.recorder("drover-machine"), Now: time.Now,
-				NotCurrent: s.hub.NotCurrent,
+				Hub: s.hosts(""), Recorder: s.recorder("drover-machine"), Now: time.Now,
 			},
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&infrav1.DroverMachine{}), wiring.OnOtherChange(&v1.Host{}, hosts.Handler(machine.Kind)),

@@ -10,11 +10,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,11 +25,9 @@ import (
 
 // Reconciler reconciles RoleTemplates.
 type Reconciler struct {
-	// Client writes objects, and reads them from a cache with the indexes from package index.
-	Client     client.Client
-	Recorder   events.EventRecorder
+	// Client reads from a cache with the indexes from package index.
+	status.Output
 	Deliveries delivery.Deliverer
-	Now        func() time.Time
 
 	written status.Written[*v1.RoleTemplate]
 }
@@ -44,15 +40,13 @@ type Reconciler struct {
 // template's status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: set.Role, Name: req.Name}
-	template := &v1.RoleTemplate{}
-	if err := r.Client.Get(ctx, req.NamespacedName, template); client.IgnoreNotFound(err) != nil {
-		return ctrl.Result{}, fmt.Errorf("read %s: %w", key, err)
-	} else if err != nil || !template.DeletionTimestamp.IsZero() {
+	template, found, err := r.written.Get(ctx, r.Client, req.NamespacedName, &v1.RoleTemplate{})
+	if err != nil {
+		return ctrl.Result{}, err
+	} else if !found || !template.DeletionTimestamp.IsZero() {
 		r.Deliveries.Replace(key, nil)
-		r.written.Forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
-	template = r.written.Newest(template)
 	used, err := r.uses(ctx, template)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -83,7 +77,7 @@ func (r *Reconciler) writeStatus(
 	change := r.decide(template, used, given, refused).Change(template.Generation,
 		delivery.Status{Observed: &s.ObservedGeneration, Conditions: &s.Conditions, Clusters: &s.Clusters}, r.Now(), nil)
 	change.Until = used.until
-	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, template, change)
+	return r.written.Write(ctx, r.Output, template, change)
 }
 
 // compute builds the set of a template. It returns nil if the template is external or cannot be used.

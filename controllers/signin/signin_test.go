@@ -40,29 +40,21 @@ func TestDecide(t *testing.T) {
 		disabled bool
 		secret   *corev1.Secret
 		reason   string
-		status   metav1.ConditionStatus
+		ready    bool
 	}{
-		"a password":                    {false, secret("user", password.Nothing()), v1.ReasonPasswordSet, metav1.ConditionTrue},
-		"none":                          {false, nil, v1.ReasonPasswordMissing, metav1.ConditionFalse},
-		"a password in plain text":      {false, secret("user", "hunter2"), v1.ReasonPasswordInvalid, metav1.ConditionFalse},
-		"a Secret for something else":   {false, secret("agent", password.Nothing()), v1.ReasonPasswordInvalid, metav1.ConditionFalse},
-		"that of another User":          {false, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1.LabelSecretKind: "user"}}, Data: map[string][]byte{v1.UserSecretKey: []byte(password.Nothing())}}, v1.ReasonPasswordInvalid, metav1.ConditionFalse},
-		"disabled":                      {true, secret("user", password.Nothing()), v1.ReasonDisabled, metav1.ConditionTrue},
-		"disabled and without password": {true, nil, v1.ReasonDisabled, metav1.ConditionTrue},
+		"a password":                    {false, secret("user", password.Nothing()), v1.ReasonPasswordSet, true},
+		"none":                          {false, nil, v1.ReasonPasswordMissing, false},
+		"a password in plain text":      {false, secret("user", "hunter2"), v1.ReasonPasswordInvalid, false},
+		"a Secret for something else":   {false, secret("agent", password.Nothing()), v1.ReasonPasswordInvalid, false},
+		"that of another User":          {false, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1.LabelSecretKind: "user"}}, Data: map[string][]byte{v1.UserSecretKey: []byte(password.Nothing())}}, v1.ReasonPasswordInvalid, false},
+		"disabled":                      {true, secret("user", password.Nothing()), v1.ReasonDisabled, true},
+		"disabled and without password": {true, nil, v1.ReasonDisabled, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := decide(&v1.User{ObjectMeta: metav1.ObjectMeta{Name: "alice", UID: "u-1", Generation: 3}, Spec: v1.UserSpec{Disabled: tt.disabled}}, tt.secret)
-			if got.Reason != tt.reason || got.Status != tt.status || got.ObservedGeneration != 3 || got.Message == "" {
-				t.Errorf("the condition is %+v, want %s %s", got, tt.status, tt.reason)
-			}
-			var conditions []metav1.Condition
-			setReady(&conditions, got, start)
-			if stalled := meta.IsStatusConditionTrue(conditions, v1.ConditionStalled); stalled != (tt.reason == v1.ReasonPasswordInvalid) {
-				t.Errorf("the User is stalled: %t", stalled)
-			}
-			setReady(&conditions, metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1.ReasonPasswordSet}, start)
-			if len(conditions) != 1 {
-				t.Errorf("after the password was set the conditions are %+v", conditions)
+			got := decide(&v1.User{ObjectMeta: metav1.ObjectMeta{Name: "alice", UID: "u-1"}, Spec: v1.UserSpec{Disabled: tt.disabled}}, tt.secret)
+			stalled := tt.reason == v1.ReasonPasswordInvalid
+			if got.Reason != tt.reason || got.Ready != tt.ready || got.Stalled != stalled || got.Message == "" {
+				t.Errorf("the readiness is %+v, want %s, ready %t, stalled %t", got, tt.reason, tt.ready, stalled)
 			}
 		})
 	}
@@ -71,8 +63,10 @@ func TestDecide(t *testing.T) {
 // A provider can send any text, and it appears on the terminal of anyone who lists providers.
 func TestMessageOfAProviderIsPrintableAndBounded(t *testing.T) {
 	said := errors.New("502: \x1b]0;forged\x07\nReady=True \u202e" + strings.Repeat("ä", 2000))
-	got := ready(&v1.AuthProvider{}, said).Message
-	if len(got) > 1024 || !utf8.ValidString(got) || strings.ContainsFunc(got, func(c rune) bool { return !unicode.IsPrint(c) }) || !strings.HasPrefix(got, "502: .]0;forged..Ready=True .") {
+	var p v1.AuthProvider
+	ready(&p, said).Write(1, &p.Status.ObservedGeneration, &p.Status.Conditions)
+	got := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady).Message
+	if len(got) > 2048 || !utf8.ValidString(got) || strings.ContainsFunc(got, func(c rune) bool { return !unicode.IsPrint(c) }) || !strings.HasPrefix(got, "502: .]0;forged..Ready=True .") {
 		t.Errorf("the message has %d bytes: %q", len(got), got)
 	}
 }
@@ -167,7 +161,7 @@ func TestSessionIsDeletedWhenItHasEnded(t *testing.T) {
 func TestUserStatusFollowsThePassword(t *testing.T) {
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
-	u := &Users{Client: env.Client, Recorder: events.NewFakeRecorder(10), Namespace: namespace, Now: time.Now}
+	u := &Users{Client: env.Client, Recorder: events.NewFakeRecorder(10), Namespace: namespace}
 	user := &v1.User{ObjectMeta: metav1.ObjectMeta{Name: "alice-of-" + namespace}}
 	env.Apply(t, user)
 	t.Cleanup(func() { _ = env.Client.Delete(context.Background(), user) })

@@ -32,12 +32,10 @@ import (
 // manager publishes.
 func (c Config) ManagerOptions() (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, discoveryv1.AddToScheme, rbacv1.AddToScheme, v1.AddToScheme, clusterprofile.AddToScheme,
-	} {
-		if err := add(scheme); err != nil {
-			return ctrl.Options{}, err
-		}
+	kinds := runtime.NewSchemeBuilder(corev1.AddToScheme, discoveryv1.AddToScheme, rbacv1.AddToScheme, v1.AddToScheme,
+		clusterprofile.AddToScheme)
+	if err := kinds.AddToScheme(scheme); err != nil {
+		return ctrl.Options{}, err
 	}
 	ours, err := labels.NewRequirement(v1.LabelSecretKind, selection.In, registration.CachedKinds())
 	if err != nil {

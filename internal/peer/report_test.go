@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/testkit"
@@ -44,7 +45,9 @@ func growing(t *testing.T) []byte {
 	report := &protocol.Report{
 		Remnants: protocol.Remnants{Unclaimed: many(16)},
 		Host: &protocol.HostReport{
-			Machine: protocol.HostMachine{Addresses: many(16), Labels: many(32), Taints: many(32)},
+			Machine: protocol.HostMachine{
+				HostProperties: v1.HostProperties{Addresses: many(16), Labels: many(32), Taints: many(32)},
+			},
 		},
 	}
 	var line bytes.Buffer

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
@@ -56,17 +57,9 @@ type HostReport struct {
 
 // HostMachine is the information that a host's agent reports about its machine.
 type HostMachine struct {
-	Hostname     string   `json:"hostname,omitempty"`
-	OS           string   `json:"os,omitempty"`
-	Architecture string   `json:"architecture,omitempty"`
-	Kernel       string   `json:"kernel,omitempty"`
-	CPUs         int32    `json:"cpus,omitempty"`
-	MemoryMiB    int64    `json:"memoryMiB,omitempty"`
-	Addresses    []string `json:"addresses,omitempty"`
-	// Roles, Labels and Taints come from the join command.
-	Roles  []string `json:"roles,omitempty"`
-	Labels []string `json:"labels,omitempty"`
-	Taints []string `json:"taints,omitempty"`
+	// The roles, labels and taints come from the join command.
+	v1.HostProperties
+	MemoryMiB int64 `json:"memoryMiB,omitempty"`
 }
 
 // Bound trims a host's report to its limits. It also removes terminal control characters, because kubectl prints

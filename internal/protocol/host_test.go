@@ -106,10 +106,10 @@ func TestHostReportIsTrimmedToItsLimits(t *testing.T) {
 func TestHostReportHasNoControlCharacters(t *testing.T) {
 	const bad = "a\x1b[2J\u202eb\x07\u2028c\xff"
 	r := &Report{Host: &HostReport{
-		Machine: HostMachine{
+		Machine: HostMachine{HostProperties: v1.HostProperties{
 			Hostname: bad, OS: bad, Architecture: bad, Kernel: bad, Addresses: []string{bad},
 			Roles: []string{bad}, Labels: []string{bad}, Taints: []string{bad},
-		},
+		}},
 		Progress: HostProgress{
 			HostProgress: v1.HostProgress{Instruction: bad, Output: bad + "\n\tx", Failing: []string{bad}},
 			Owner:        new(bad), Phase: HostFailed, Message: bad,
@@ -118,10 +118,10 @@ func TestHostReportHasNoControlCharacters(t *testing.T) {
 	r.Bound()
 	const good = "a[2Jbc"
 	want := &HostReport{
-		Machine: HostMachine{
+		Machine: HostMachine{HostProperties: v1.HostProperties{
 			Hostname: good, OS: good, Architecture: good, Kernel: good, Addresses: []string{good},
 			Roles: []string{good}, Labels: []string{good}, Taints: []string{good},
-		},
+		}},
 		Progress: HostProgress{
 			HostProgress: v1.HostProgress{Instruction: good, Output: good + "\n\tx", Failing: []string{good}},
 			Owner:        new(good), Phase: HostFailed, Message: good,

@@ -100,6 +100,8 @@ type Readiness struct {
 	Reason, Message string
 	// Again is the time until the next check. If it is 0, the controller waits for a change.
 	Again time.Duration
+	// At is the time of a transition. The default is the current time.
+	At time.Time
 }
 
 // Write sets the Ready condition, sets the Stalled condition while manual action is required, and sets observed to the
@@ -107,7 +109,8 @@ type Readiness struct {
 func (r Readiness) Write(generation int64, observed *int64, conditions *[]metav1.Condition) {
 	*observed = generation
 	c := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: r.Reason,
-		Message: protocol.Cut(r.Message, maxMessage), ObservedGeneration: generation}
+		Message: protocol.Cut(r.Message, maxMessage), ObservedGeneration: generation,
+		LastTransitionTime: metav1.NewTime(r.At)}
 	if r.Ready {
 		c.Status = metav1.ConditionTrue
 	}

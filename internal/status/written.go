@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/events"
@@ -103,6 +104,20 @@ func (w *Written[T]) Note(object T) {
 	if known, ok := w.objects[name]; !ok || newer(object, known) {
 		w.objects[name] = object
 	}
+}
+
+// Get reads an object and returns its newest known version; see Newest. If the object does not exist, Get forgets it
+// and returns false. object is an empty object of the kind.
+func (w *Written[T]) Get(
+	ctx context.Context, cache client.Reader, name types.NamespacedName, object T,
+) (newest T, found bool, err error) {
+	if err := cache.Get(ctx, name, object); apierrors.IsNotFound(err) {
+		w.Forget(name)
+		return object, false, nil
+	} else if err != nil {
+		return object, false, err
+	}
+	return w.Newest(object), true, nil
 }
 
 // Newest returns the version of an object that was last written, or the cached version if it is not older. The caller

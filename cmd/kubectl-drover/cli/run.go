@@ -66,8 +66,6 @@ query the member if your kubeconfig has an entry for it: a server whose URL ends
 
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl drover"},
 		SilenceErrors: true, SilenceUsage: true,
-		Args: NoArguments,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)

@@ -37,10 +37,7 @@ type exporter struct {
 
 // New returns the command "rancher".
 func New(o *cli.Options) *cobra.Command {
-	c := &cobra.Command{
-		Use: "rancher", Short: "Migrate from Rancher", Args: cli.NoArguments,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
+	c := &cobra.Command{Use: "rancher", Short: "Migrate from Rancher"}
 	c.AddCommand(newExport(o))
 	return c
 }

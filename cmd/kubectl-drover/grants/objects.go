@@ -10,7 +10,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -75,25 +77,19 @@ func (o *options) checkUser(ctx context.Context, h *cli.Hub, found *cli.Checked)
 
 // bindings returns the bindings in the workspace. The flags select the kind of the bindings.
 func (o *options) bindings(ctx context.Context, h *cli.Hub) ([]client.Object, error) {
-	var found []client.Object
+	list := client.ObjectList(&v1.ClusterRoleTemplateBindingList{})
 	if o.project != "" {
-		list := &v1.ProjectRoleTemplateBindingList{}
-		if err := h.List(ctx, list, h.InWorkspace()); err != nil {
-			return nil, fmt.Errorf("list bindings of %s: %w", h.Workspace, err)
-		}
-		for i := range list.Items {
-			found = append(found, &list.Items[i])
-		}
-		return found, nil
+		list = &v1.ProjectRoleTemplateBindingList{}
 	}
-	list := &v1.ClusterRoleTemplateBindingList{}
 	if err := h.List(ctx, list, h.InWorkspace()); err != nil {
 		return nil, fmt.Errorf("list bindings of %s: %w", h.Workspace, err)
 	}
-	for i := range list.Items {
-		found = append(found, &list.Items[i])
-	}
-	return found, nil
+	var found []client.Object
+	err := meta.EachListItem(list, func(binding runtime.Object) error {
+		found = append(found, binding.(client.Object))
+		return nil
+	})
+	return found, err
 }
 
 // grants reports whether a binding grants exactly the rights that the flags describe, regardless of when the binding

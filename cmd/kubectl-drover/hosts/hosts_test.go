@@ -48,7 +48,7 @@ func hostHub(t *testing.T, objects ...client.Object) *cli.Hub {
 func TestHostsAreListedWithWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	failed := hostIn("rack2", v1.HostInstalling, metav1.ConditionFalse, v1.ReasonInstructionFailed, "install: exit code 3\x1b[2J")
-	failed.Status.Machine = &v1.HostMachine{OS: "Debian 12", Architecture: "amd64"}
+	failed.Status.Machine = &v1.HostMachine{HostProperties: v1.HostProperties{OS: "Debian 12", Architecture: "amd64"}}
 	failed.Status.Progress = &v1.HostProgress{
 		Done: 1, Total: 3, Instruction: "install", Output: "E: no space left\x1b[2J\nbye",
 	}

@@ -20,14 +20,12 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/internal/await"
 )
 
 // New returns the command "host".
 func New(o *cli.Options) *cobra.Command {
-	c := &cobra.Command{
-		Use: "host", Short: "List Hosts, join machines as Hosts, see their failures, and release them", Args: cli.NoArguments,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
+	c := &cobra.Command{Use: "host", Short: "List Hosts, join machines as Hosts, see their failures, and release them"}
 	c.AddCommand(newList(o), newJoin(o), newLogs(o), newClean(o), newRelease(o))
 	return c
 }
@@ -189,10 +187,8 @@ func awaitHost(ctx context.Context, h *cli.Hub, name string, says io.Writer, wan
 				fmt.Fprintln(says, said)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !await.Time(ctx, cli.LookInterval) {
 			return errors.Join(fmt.Errorf("host %s/%s is not done yet (%s): the hub continues; see \"kubectl drover host logs %s\"", h.Workspace, name, last, name), ctx.Err())
-		case <-time.After(cli.LookInterval):
 		}
 	}
 }

@@ -20,14 +20,12 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/internal/await"
 )
 
 // New returns the command "plan".
 func New(o *cli.Options) *cobra.Command {
-	c := &cobra.Command{
-		Use: "plan", Short: "Follow, preview, pause and retry plans", Args: cli.NoArguments,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
+	c := &cobra.Command{Use: "plan", Short: "Follow, preview, pause and retry plans"}
 	c.PersistentFlags().StringVarP(&o.Workspace, "workspace", "w", "", cli.WorkspaceUsage)
 	cli.Complete(c, "workspace", o.CompleteWorkspaces)
 	c.AddCommand(newWatch(o), newPreview(o), newPause(o), newResume(o), newRetry(o))
@@ -87,10 +85,8 @@ func watchPlan(ctx context.Context, h *cli.Hub, name string, show *display) erro
 				return err
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !await.Time(ctx, watchAgain) {
 			return ctx.Err()
-		case <-time.After(watchAgain):
 		}
 	}
 }

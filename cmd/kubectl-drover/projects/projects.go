@@ -24,10 +24,7 @@ import (
 
 // New returns the command "project".
 func New(o *cli.Options) *cobra.Command {
-	c := &cobra.Command{
-		Use: "project", Short: "Create projects, add namespaces to them, and list them", Args: cli.NoArguments,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
+	c := &cobra.Command{Use: "project", Short: "Create projects, add namespaces to them, and list them"}
 	c.AddCommand(newCreate(o), newAdd(o), newList(o))
 	return c
 }

@@ -37,9 +37,37 @@ func (c *conversion) bindings() {
 	}
 }
 
+// granting exports the bindings of roles of one context.
+type granting struct {
+	conversion *conversion
+	context    v1.RoleContext
+	taken      names
+	seen       map[string]bool
+	todo       []pending
+}
+
+func (c *conversion) granting(context v1.RoleContext) *granting {
+	return &granting{conversion: c, context: context, taken: names{}, seen: map[string]bool{}}
+}
+
+// grant exports the binding that what describes, which grants a role to a subject in a cluster or project, or, if where
+// is empty, in all clusters. build adds the object. If the subject or the role cannot be exported, the report has the
+// reason.
+func (g *granting) grant(what, where string, subject Subject, template string, build func(role string, s v1.Subject)) {
+	principal := g.conversion.principalOf(subject, what)
+	role := g.conversion.role(template, g.context, what)
+	if principal == "" || role == "" {
+		return
+	}
+	g.todo = append(g.todo, pending{principal, func(s v1.Subject) {
+		if !g.again(what, where, role, s) {
+			build(role, s)
+		}
+	}})
+}
+
 func (c *conversion) clusterBindings() []pending {
-	var todo []pending
-	taken, seen := names{}, map[string]bool{}
+	g := c.granting(v1.ContextCluster)
 	for _, b := range oldestFirst(c.in.ClusterBindings, func(b ClusterBinding) metav1.ObjectMeta { return b.ObjectMeta }) {
 		what := describe("ClusterRoleTemplateBinding", b.ObjectMeta, "")
 		cl, exported := c.chosen[b.Namespace]
@@ -56,27 +84,18 @@ func (c *conversion) clusterBindings() []pending {
 		case c.deleted(what, b.ObjectMeta):
 			continue
 		}
-		name := taken.take(join(cl.name, b.Name), b.Namespace+b.Name)
-		principal := c.principalOf(b.Subject, what)
-		role := c.role(b.RoleTemplateName, v1.ContextCluster, what)
-		if principal == "" || role == "" {
-			continue
-		}
-		todo = append(todo, pending{principal, func(s v1.Subject) {
-			if c.again(seen, what, cl.name, role, s) {
-				return
-			}
+		name := g.taken.take(join(cl.name, b.Name), b.Namespace+b.Name)
+		g.grant(what, cl.name, b.Subject, b.RoleTemplateName, func(role string, s v1.Subject) {
 			out := &v1.ClusterRoleTemplateBinding{TypeMeta: typeMeta("ClusterRoleTemplateBinding"), ObjectMeta: c.meta(name)}
 			out.Spec.ClusterName, out.Spec.RoleTemplateName, out.Spec.Subject = cl.name, role, s
 			c.add(path.Join(cl.folder(), "bindings", name+".yaml"), what, out)
-		}})
+		})
 	}
-	return todo
+	return g.todo
 }
 
 func (c *conversion) projectBindings() []pending {
-	var todo []pending
-	taken, seen := names{}, map[string]bool{}
+	g := c.granting(v1.ContextProject)
 	for _, b := range oldestFirst(c.in.ProjectBindings, func(b ProjectBinding) metav1.ObjectMeta { return b.ObjectMeta }) {
 		what := describe("ProjectRoleTemplateBinding", b.ObjectMeta, "")
 		p, exported := c.inside[b.ProjectName]
@@ -97,32 +116,24 @@ func (c *conversion) projectBindings() []pending {
 		if c.deleted(what, b.ObjectMeta) {
 			continue
 		}
-		name := taken.take(join(p.name, b.Name), b.Namespace+b.Name)
-		principal := c.principalOf(b.Subject, what)
-		role := c.role(b.RoleTemplateName, v1.ContextProject, what)
-		if principal == "" || role == "" {
-			continue
-		}
-		todo = append(todo, pending{principal, func(s v1.Subject) {
-			if c.again(seen, what, p.name, role, s) {
-				return
-			}
+		name := g.taken.take(join(p.name, b.Name), b.Namespace+b.Name)
+		g.grant(what, p.name, b.Subject, b.RoleTemplateName, func(role string, s v1.Subject) {
 			out := &v1.ProjectRoleTemplateBinding{TypeMeta: typeMeta("ProjectRoleTemplateBinding"), ObjectMeta: c.meta(name)}
 			out.Spec.ProjectName, out.Spec.RoleTemplateName, out.Spec.Subject = p.name, role, s
 			c.add(path.Join(p.cluster.folder(), "bindings", name+".yaml"), what, out)
-		}})
+		})
 	}
-	return todo
+	return g.todo
 }
 
 // again reports whether an older binding already grants the same role to the same subject.
-func (c *conversion) again(seen map[string]bool, what string, where, role string, s v1.Subject) bool {
+func (g *granting) again(what, where, role string, s v1.Subject) bool {
 	key := strings.Join([]string{where, role, string(s.Kind), s.Name}, "\x00")
-	if seen[key] {
-		c.report.find(LeftOut, "An older binding grants the same role to the same subject.", what, "")
+	found := g.seen[key]
+	if found {
+		g.conversion.report.find(LeftOut, "An older binding grants the same role to the same subject.", what, "")
 	}
-	found := seen[key]
-	seen[key] = true
+	g.seen[key] = true
 	return found
 }
 

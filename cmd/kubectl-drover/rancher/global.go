@@ -19,8 +19,7 @@ func (c *conversion) globalBindings() []pending {
 	for _, r := range c.in.GlobalRoles {
 		roles[r.Name] = r
 	}
-	var todo []pending
-	taken, seen := names{}, map[string]bool{}
+	g := c.granting(v1.ContextCluster)
 	for _, b := range oldestFirst(c.in.GlobalBindings, func(b GlobalBinding) metav1.ObjectMeta { return b.ObjectMeta }) {
 		what := describe("GlobalRoleBinding", b.ObjectMeta, "")
 		if c.deleted(what, b.ObjectMeta) {
@@ -36,35 +35,25 @@ func (c *conversion) globalBindings() []pending {
 		}
 		counted[b.GlobalRoleName]++
 		for _, inherited := range roles[b.GlobalRoleName].InheritedClusterRoles {
-			if next, fits := c.inheritedBinding(b, inherited, what, taken, seen); fits {
-				todo = append(todo, next)
-			}
+			g.inherit(b, inherited, what)
 		}
 	}
 	for name, n := range counted {
 		c.report.find(NoCounterpart, "This global role grants rights on Rancher itself. In Drover, use Kubernetes' RBAC on the hub.", describe("GlobalRole", metav1.ObjectMeta{Name: name}, roles[name].DisplayName), fmt.Sprintf("bindings: %d", n))
 	}
-	return todo
+	return g.todo
 }
 
-// inheritedBinding creates the binding for a cluster role that a global role inherits. As in Rancher, the binding
-// applies to all members that come from Rancher, except Rancher's own cluster.
-func (c *conversion) inheritedBinding(b GlobalBinding, inherited, what string, taken names, seen map[string]bool) (pending, bool) {
-	principal := c.principalOf(b.Subject, what)
-	role := c.role(inherited, v1.ContextCluster, what)
-	if principal == "" || role == "" {
-		return pending{}, false
-	}
-	name := taken.take(join("global", b.Name, inherited), b.Name+inherited)
-	return pending{principal, func(s v1.Subject) {
-		if c.again(seen, what, "", role, s) {
-			return
-		}
+// inherit exports the binding for a cluster role that a global role inherits. As in Rancher, the binding applies to all
+// members that come from Rancher, except Rancher's own cluster.
+func (g *granting) inherit(b GlobalBinding, inherited, what string) {
+	c, name := g.conversion, g.taken.take(join("global", b.Name, inherited), b.Name+inherited)
+	g.grant(what, "", b.Subject, inherited, func(role string, s v1.Subject) {
 		out := &v1.ClusterRoleTemplateBinding{TypeMeta: typeMeta("ClusterRoleTemplateBinding"), ObjectMeta: c.meta(name)}
 		out.Spec.ClusterSelector, out.Spec.RoleTemplateName, out.Spec.Subject = &metav1.LabelSelector{MatchLabels: fromRancher()}, role, s
 		c.add(path.Join("global", name+".yaml"), what, out)
 		c.report.find(Different, "Its global role grants a role in all clusters, including future ones. The "+
 			"ClusterRoleTemplateBinding grants it in the Clusters of this workspace that have the label "+LabelFrom+". "+
 			"Exported Clusters have this label: decide whether to add it to other Clusters.", what, name)
-	}}, true
+	})
 }

@@ -32,10 +32,7 @@ type account struct {
 
 // New returns the command "user".
 func New(o *cli.Options) *cobra.Command {
-	c := &cobra.Command{
-		Use: "user", Short: "Create users who sign in to the hub with a password, and set passwords", Args: cli.NoArguments,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
+	c := &cobra.Command{Use: "user", Short: "Create users who sign in to the hub with a password, and set passwords"}
 	c.AddCommand(newCreate(o), newPassword(o))
 	return c
 }

@@ -97,9 +97,9 @@ func Outline() *metav1.PartialObjectMetadata {
 // Reconcile performs the next step for a cluster.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	in, err := r.gather(ctx, req.NamespacedName)
-	if why := hub.NotPermitted(ctx, r.Live, req.Namespace, err); why != "" && in.cluster != nil {
-		r.event(in, corev1.EventTypeWarning, "AgentNotInstalled", "%s", why)
-		return ctrl.Result{RequeueAfter: hub.LookAgain}, nil
+	if denied := hub.NotPermitted(ctx, r.Live, req.Namespace, err); denied != nil && in.cluster != nil {
+		r.event(in, corev1.EventTypeWarning, "AgentNotInstalled", "%s", denied.Message)
+		return ctrl.Result{RequeueAfter: denied.Again}, nil
 	}
 	if err != nil {
 		return ctrl.Result{}, err

@@ -69,9 +69,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	defer func() { err = errors.Join(err, update.Commit(ctx, r.Client, r.Recorder)) }()
 	setScheduled(object, update)
 	decided, err := r.advance(ctx, object)
-	if why := hub.NotPermitted(ctx, r.Live, req.Namespace, err); why != "" {
-		err = nil
-		decided = status.Readiness{Stalled: true, Reason: infrav1.ReasonNotPermitted, Message: why, Again: hub.LookAgain}
+	if denied := hub.NotPermitted(ctx, r.Live, req.Namespace, err); denied != nil {
+		decided, err = *denied, nil
 	}
 	if err != nil {
 		return ctrl.Result{}, err

@@ -55,13 +55,9 @@ const leaveTime = 20 * time.Second
 
 // Reconciler reconciles ClusterInstallations.
 type Reconciler struct {
-	// Client writes objects and reads them from the cache. Live reads from the API server.
-	Client   client.Client
-	Live     client.Reader
+	hosts.Hub
 	Recorder events.EventRecorder
 	Now      func() time.Time
-	// NotCurrent is used as hosts.Hub.NotCurrent.
-	NotCurrent func(context.Context, *v1.Host) (string, error)
 
 	written status.Written[*provisionv1.ClusterInstallation]
 }
@@ -93,14 +89,12 @@ func (r *Reconciler) newInput(object *provisionv1.ClusterInstallation) *input {
 
 // Reconcile performs the next step for an installation and writes the installation's status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
-	object := &provisionv1.ClusterInstallation{}
-	if err := r.Client.Get(ctx, req.NamespacedName, object); apierrors.IsNotFound(err) {
-		r.written.Forget(req.NamespacedName)
-		return ctrl.Result{}, errors.Join(r.releaseFormer(ctx, req.NamespacedName), r.refuseEtcd(ctx, req.NamespacedName))
-	} else if err != nil {
+	object, found, err := r.written.Get(ctx, r.Client, req.NamespacedName, &provisionv1.ClusterInstallation{})
+	if err != nil {
 		return ctrl.Result{}, err
+	} else if !found {
+		return ctrl.Result{}, errors.Join(r.releaseFormer(ctx, req.NamespacedName), r.refuseEtcd(ctx, req.NamespacedName))
 	}
-	object = r.written.Newest(object)
 	if object.DeletionTimestamp.IsZero() && !slices.Contains(object.Finalizers, provisionv1.FinalizerHosts) {
 		return ctrl.Result{}, r.setFinalizer(ctx, object, controllerutil.AddFinalizer)
 	}
@@ -118,10 +112,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		step = r.remove
 	}
 	decided, err := step(ctx, in)
-	if why := hub.NotPermitted(ctx, r.Live, req.Namespace, err); why != "" {
-		err = nil
-		in.progress = in.waits(why)
-		decided = status.Readiness{Stalled: true, Reason: provisionv1.ReasonNotPermitted, Message: why, Again: hub.LookAgain}
+	if denied := hub.NotPermitted(ctx, r.Live, req.Namespace, err); denied != nil {
+		decided, err = *denied, nil
+		in.progress = in.waits(denied.Message)
 	}
 	if apierrors.IsConflict(err) { // another object took the Host, or the cache is outdated
 		return ctrl.Result{RequeueAfter: soon}, nil
@@ -139,10 +132,6 @@ func (r *Reconciler) output() status.Output {
 // consumer returns the value of spec.consumerRef for a Host that an installation takes.
 func consumer(i *provisionv1.ClusterInstallation) v1.HostConsumerRef {
 	return v1.HostConsumerRef{APIVersion: provisionv1.GroupVersion.String(), Kind: Kind, Name: i.Name, UID: i.UID}
-}
-
-func (r *Reconciler) hub() hosts.Hub {
-	return hosts.Hub{Client: r.Client, Live: r.Live, NotCurrent: r.NotCurrent, Finalizer: provisionv1.FinalizerNode}
 }
 
 // advance makes a decision and carries it out. It stores the decision before it writes anything that depends on the
@@ -197,18 +186,18 @@ func (r *Reconciler) act(ctx context.Context, in *input, d k3s.Decision) (map[st
 		}
 	}
 	for _, host := range in.former {
-		_, err := r.hub().ReleaseFormer(ctx, host.DeepCopy())
+		_, err := r.ReleaseFormer(ctx, host.DeepCopy())
 		note(host.Name, err)
 	}
 	for _, name := range d.Release {
 		if in.unreadable[name] != nil {
 			continue
 		}
-		_, err := r.hub().Release(ctx, in.hosts[name].DeepCopy(), me)
+		_, err := r.Release(ctx, in.hosts[name].DeepCopy(), me)
 		note(name, err)
 	}
 	for _, name := range d.Take {
-		note(name, r.hub().Take(ctx, in.hosts[name].DeepCopy(), me))
+		note(name, r.Take(ctx, in.hosts[name].DeepCopy(), me))
 	}
 	for _, host := range in.decide.Hosts {
 		if next := d.Instructions[host.Name]; next != nil && in.unreadable[host.Name] == nil {
@@ -223,7 +212,7 @@ func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, next *k
 	if err != nil {
 		return err
 	}
-	set, err := r.hub().GiveWithNote(ctx, in.hosts[host.Name], consumer(in.installation), in.given[host.Name],
+	set, err := r.GiveWithNote(ctx, in.hosts[host.Name], consumer(in.installation), in.given[host.Name],
 		hosts.Noted{HostInstructions: next.HostInstructions, Note: string(held)})
 	if set && host.Held == nil {
 		in.update.Event(status.Event{Reason: "HostJoins", Action: "Join", Message: fmt.Sprintf("Host %s joins as %s", host.Name, next.Roles)})
@@ -254,7 +243,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 	left, away := 0, 0
 	for i := range list.Items {
 		host := &list.Items[i]
-		done, err := r.hub().Release(ctx, host.DeepCopy(), consumer(in.installation))
+		done, err := r.Release(ctx, host.DeepCopy(), consumer(in.installation))
 		switch {
 		case errors.Is(err, hosts.ErrForeignInstructions): // a user created the instructions, so the Host stays taken
 		case err != nil:
@@ -289,7 +278,7 @@ func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedNam
 	var errs []error
 	for i := range list.Items {
 		if host := list.Items[i].DeepCopy(); takenByName(host, name.Name) {
-			if _, err := r.hub().ReleaseFormer(ctx, host); !errors.Is(err, hosts.ErrForeignInstructions) && !errors.Is(err, hosts.ErrFormerInstructions) {
+			if _, err := r.ReleaseFormer(ctx, host); !errors.Is(err, hosts.ErrForeignInstructions) && !errors.Is(err, hosts.ErrFormerInstructions) {
 				errs = append(errs, err)
 			}
 		}

@@ -26,6 +26,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/provision/installation"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/hosts"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -49,7 +50,10 @@ func newWorld(t *testing.T) *world {
 	env := testkit.Shared(t)
 	env.Provision(t)
 	w := &world{Env: env, t: t, name: types.NamespacedName{Namespace: env.Workspace(t), Name: "prod"}, now: time.Now()}
-	w.r = &installation.Reconciler{Client: env.Client, Live: env.Client, Recorder: events.NewFakeRecorder(1000), Now: func() time.Time { return w.now }}
+	w.r = &installation.Reconciler{
+		Hub:      hosts.Hub{Client: env.Client, Live: env.Client, Finalizer: provisionv1.FinalizerNode},
+		Recorder: events.NewFakeRecorder(1000), Now: func() time.Time { return w.now },
+	}
 	w.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "prod"}})
 	w.registration(get(w, "prod", &v1.Cluster{}).UID)
 	w.Apply(t, &provisionv1.ClusterInstallation{
@@ -109,7 +113,9 @@ func (w *world) report(name string, state v1.HostState, reason, address string) 
 	h := get(w, name, &v1.Host{})
 	h.Status.State, h.Status.Progress = state, nil
 	if address != "" {
-		h.Status.Machine = &v1.HostMachine{Addresses: []string{"fe80::1", address}, Labels: []string{"disk=fast"}}
+		h.Status.Machine = &v1.HostMachine{HostProperties: v1.HostProperties{
+			Addresses: []string{"fe80::1", address}, Labels: []string{"disk=fast"},
+		}}
 	}
 	if state != v1.HostAvailable {
 		given := get(w, name+v1.HostInstructionsSecretSuffix, &corev1.Secret{})

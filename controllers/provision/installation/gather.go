@@ -325,7 +325,7 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 // gatherHeld reads the note in a Host's instructions and the Host's progress. If the note cannot be read, the Host is
 // left unchanged. Other Hosts are not delayed.
 func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, known *k3s.Host) error {
-	given, err := r.hub().Given(ctx, host)
+	given, err := r.Given(ctx, host)
 	in.given[host.Name] = given
 	note, version := given.Note()
 	if err != nil || note == "" {

@@ -12,15 +12,18 @@ import (
 
 func TestNodeGetsTheFirstAddressOfTheOtherFamily(t *testing.T) {
 	t.Parallel()
+	with := func(addresses ...string) *v1.HostMachine {
+		return &v1.HostMachine{HostProperties: v1.HostProperties{Addresses: addresses}}
+	}
 	for name, tt := range map[string]struct {
 		own     string
 		machine *v1.HostMachine
 		want    string
 	}{
-		"both":                {"10.1.0.1", &v1.HostMachine{Addresses: []string{"10.0.2.15", "10.1.0.1", "fe80::1", "fd00::1", "fd00::2"}}, "10.1.0.1 fd00::1"},
-		"both, IPv6 first":    {"fd00::1", &v1.HostMachine{Addresses: []string{"10.1.0.1", "fd00::1"}}, "fd00::1 10.1.0.1"},
-		"one family":          {"10.1.0.1", &v1.HostMachine{Addresses: []string{"10.0.2.15"}}, "10.1.0.1"},
-		"what is no address":  {"10.1.0.1", &v1.HostMachine{Addresses: []string{"x", "::1"}}, "10.1.0.1"},
+		"both":                {"10.1.0.1", with("10.0.2.15", "10.1.0.1", "fe80::1", "fd00::1", "fd00::2"), "10.1.0.1 fd00::1"},
+		"both, IPv6 first":    {"fd00::1", with("10.1.0.1", "fd00::1"), "fd00::1 10.1.0.1"},
+		"one family":          {"10.1.0.1", with("10.0.2.15"), "10.1.0.1"},
+		"what is no address":  {"10.1.0.1", with("x", "::1"), "10.1.0.1"},
 		"nothing is reported": {"10.1.0.1", nil, "10.1.0.1"},
 		"none":                {"", nil, ""},
 	} {

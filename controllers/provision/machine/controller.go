@@ -45,13 +45,9 @@ const (
 // Reconciler reconciles DroverMachines one at a time, because the choice of a Host for one machine depends on the Hosts
 // of the other machines.
 type Reconciler struct {
-	// Client writes objects and reads them from the cache. Live reads from the API server.
-	Client   client.Client
-	Live     client.Reader
+	hosts.Hub
 	Recorder events.EventRecorder
 	Now      func() time.Time
-	// NotCurrent is used as hosts.Hub.NotCurrent.
-	NotCurrent func(context.Context, *v1.Host) (string, error)
 
 	written status.Written[*infrav1.DroverMachine]
 }
@@ -78,14 +74,12 @@ type input struct {
 
 // Reconcile performs the next step for a machine and writes the machine's status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
-	machine := &infrav1.DroverMachine{}
-	if err := r.Client.Get(ctx, req.NamespacedName, machine); apierrors.IsNotFound(err) {
-		r.written.Forget(req.NamespacedName)
-		return ctrl.Result{}, r.releaseOrphans(ctx, req.NamespacedName, "")
-	} else if err != nil {
+	machine, found, err := r.written.Get(ctx, r.Client, req.NamespacedName, &infrav1.DroverMachine{})
+	if err != nil {
 		return ctrl.Result{}, err
+	} else if !found {
+		return ctrl.Result{}, r.releaseOrphans(ctx, req.NamespacedName, "")
 	}
-	machine = r.written.Newest(machine)
 	if machine.DeletionTimestamp.IsZero() && !slices.Contains(machine.Finalizers, infrav1.FinalizerHost) {
 		return ctrl.Result{}, r.setFinalizer(ctx, machine, controllerutil.AddFinalizer)
 	}
@@ -110,9 +104,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		step = r.remove
 	}
 	decided, err := step(ctx, in)
-	if why := hub.NotPermitted(ctx, r.Live, req.Namespace, err); why != "" {
-		err = nil
-		decided = status.Readiness{Stalled: true, Reason: infrav1.ReasonNotPermitted, Message: why, Again: hub.LookAgain}
+	if denied := hub.NotPermitted(ctx, r.Live, req.Namespace, err); denied != nil {
+		decided, err = *denied, nil
 	}
 	if err != nil {
 		return ctrl.Result{}, err
@@ -124,10 +117,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 // consumer returns the value of spec.consumerRef for a Host that a machine takes.
 func consumer(machine *infrav1.DroverMachine) v1.HostConsumerRef {
 	return v1.HostConsumerRef{APIVersion: infrav1.GroupVersion.String(), Kind: Kind, Name: machine.Name, UID: machine.UID}
-}
-
-func (r *Reconciler) hub() hosts.Hub {
-	return hosts.Hub{Client: r.Client, Live: r.Live, NotCurrent: r.NotCurrent}
 }
 
 // gather reads the Machine, the Machine's Cluster, and the Host.
@@ -191,7 +180,7 @@ func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedNa
 			errs = append(errs, client.IgnoreNotFound(err))
 			continue
 		}
-		if _, err := r.hub().ReleaseFormer(ctx, host); err != nil && !errors.Is(err, hosts.ErrForeignInstructions) && !errors.Is(err, hosts.ErrFormerInstructions) {
+		if _, err := r.ReleaseFormer(ctx, host); err != nil && !errors.Is(err, hosts.ErrForeignInstructions) && !errors.Is(err, hosts.ErrFormerInstructions) {
 			errs = append(errs, err)
 		}
 	}
@@ -211,7 +200,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 	done, why := true, ""
 	if in.host != nil {
 		var err error
-		if done, err = r.hub().Release(ctx, in.host.DeepCopy(), consumer(in.machine)); err != nil && !errors.Is(err, hosts.ErrForeignInstructions) {
+		if done, err = r.Release(ctx, in.host.DeepCopy(), consumer(in.machine)); err != nil && !errors.Is(err, hosts.ErrForeignInstructions) {
 			return status.Readiness{}, err
 		} else if err != nil {
 			why = err.Error()

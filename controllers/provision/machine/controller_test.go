@@ -28,6 +28,7 @@ import (
 	"github.com/drover-dev/drover/controllers/provision/machine"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
+	"github.com/drover-dev/drover/internal/provision/hosts"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -55,7 +56,9 @@ func newWorld(t *testing.T) *world {
 	env := testkit.Shared(t)
 	env.ClusterAPI(t)
 	w := &world{Env: env, t: t, clock: testkit.NewClock(), namespace: env.Workspace(t)}
-	w.r = &machine.Reconciler{Client: env.Client, Live: env.Client, Recorder: events.NewFakeRecorder(100), Now: w.clock.Now}
+	w.r = &machine.Reconciler{
+		Hub: hosts.Hub{Client: env.Client, Live: env.Client}, Recorder: events.NewFakeRecorder(100), Now: w.clock.Now,
+	}
 	w.ClusterAPIObject(t, "Cluster", w.namespace, "c1", nil, map[string]any{
 		"spec": map[string]any{"infrastructureRef": testkit.InfrastructureRef("DroverCluster", "c1")}, "status": map[string]any{"initialization": map[string]any{"infrastructureProvisioned": true}},
 	})
@@ -95,7 +98,7 @@ func (w *world) setHost(name string, state v1.HostState, reason string) {
 	w.t.Helper()
 	h := w.getHost(name)
 	h.Status.State = state
-	h.Status.Machine = &v1.HostMachine{Hostname: "Box-" + name, Addresses: []string{"10.0.0.7", "fe80::1", "no address"}}
+	h.Status.Machine = &v1.HostMachine{HostProperties: v1.HostProperties{Hostname: "Box-" + name, Addresses: []string{"10.0.0.7", "fe80::1", "no address"}}}
 	ready := metav1.ConditionFalse
 	if reason == v1.ReasonHostAvailable || reason == v1.ReasonActive {
 		ready = metav1.ConditionTrue

@@ -57,7 +57,7 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, 
 	if err := r.setProviderID(ctx, in, ProviderID(in.host)); err != nil {
 		return status.Readiness{}, err
 	}
-	err = r.hub().Take(ctx, in.host, consumer(machine))
+	err = r.Take(ctx, in.host, consumer(machine))
 	switch {
 	case errors.Is(err, hosts.ErrNotFree):
 		in.host = nil
@@ -237,7 +237,7 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 		return v, nil
 	}
 	// The instructions never change after they have been created, because the Host refuses changed instructions.
-	given, _, err := r.hub().Instructions(ctx, in.host)
+	given, _, err := r.Instructions(ctx, in.host)
 	switch {
 	case errors.Is(err, hosts.ErrForeignInstructions):
 		return foreignInstructions(err), nil
@@ -255,7 +255,7 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 	if err != nil {
 		return status.Readiness{Reason: infrav1.ReasonBootstrapRefused, Message: err.Error(), Again: lookAgain}, nil
 	}
-	if _, err := r.hub().Give(ctx, in.host, consumer(in.machine), *instructions); err != nil {
+	if _, err := r.Give(ctx, in.host, consumer(in.machine), *instructions); err != nil {
 		return status.Readiness{}, err
 	}
 	return status.Readiness{Reason: infrav1.ReasonBootstrapping, Message: fmt.Sprintf("Host %s was given the bootstrap", in.host.Name)}, nil

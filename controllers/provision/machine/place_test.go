@@ -113,7 +113,9 @@ func TestBootstrapReceivesTheKubernetesVersion(t *testing.T) {
 
 func TestInternalAddressOfAHostComesFirst(t *testing.T) {
 	t.Parallel()
-	machine := &v1.HostMachine{Hostname: "box", Addresses: []string{"10.0.2.15", "192.168.56.11", "no address"}}
+	machine := &v1.HostMachine{HostProperties: v1.HostProperties{
+		Hostname: "box", Addresses: []string{"10.0.2.15", "192.168.56.11", "no address"},
+	}}
 	for address, want := range map[string]string{
 		"":              "box 10.0.2.15 192.168.56.11",
 		"192.168.56.11": "box 192.168.56.11 10.0.2.15",

@@ -63,7 +63,7 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 	if len(machine.Spec.Tasks) == 0 && len(machine.Status.Tasks) == 0 {
 		return v, nil
 	}
-	has, version, err := r.hub().Instructions(ctx, in.host)
+	has, version, err := r.Instructions(ctx, in.host)
 	switch {
 	case errors.Is(err, hosts.ErrForeignInstructions):
 		return foreignInstructions(err), nil
@@ -76,7 +76,7 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 	}
 	want, after := schedule(taskInput{machine, in.host, buckets}, *has, version)
 	if !reflect.DeepEqual(want, *has) {
-		if _, err = r.hub().ReplaceInstructions(ctx, in.host, consumer(machine), want, version); err != nil {
+		if _, err = r.ReplaceInstructions(ctx, in.host, consumer(machine), want, version); err != nil {
 			return status.Readiness{}, err
 		}
 	}

@@ -33,12 +33,10 @@ const leaseName = "drover-provisioner"
 // not list them. The only cached ConfigMap is drover-ca. Drover's manager publishes it.
 func (c Config) ManagerOptions() (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, coordinationv1.AddToScheme, v1.AddToScheme, infrav1.AddToScheme, provisionv1.AddToScheme,
-	} {
-		if err := add(scheme); err != nil {
-			return ctrl.Options{}, err
-		}
+	kinds := runtime.NewSchemeBuilder(corev1.AddToScheme, coordinationv1.AddToScheme, v1.AddToScheme, infrav1.AddToScheme,
+		provisionv1.AddToScheme)
+	if err := kinds.AddToScheme(scheme); err != nil {
+		return ctrl.Options{}, err
 	}
 	election := c.LeaderElection
 	options := ctrl.Options{

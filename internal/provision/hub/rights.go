@@ -12,24 +12,31 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/status"
 )
 
-// LookAgain is the interval between checks for missing rights in a workspace. Regular checks are necessary because
+// lookAgain is the interval between checks for missing rights in a workspace. Regular checks are necessary because
 // RoleBindings are not watched.
-const LookAgain = 10 * time.Second
+const lookAgain = 10 * time.Second
 
-// NotPermitted explains how to grant the provisioner its rights on a workspace's Secrets if err shows that a request
-// failed because these rights are missing. It returns "" for any other error. Because an admission policy that refuses
-// a write returns the same kind of error, NotPermitted tries to read a Secret to distinguish the two cases. The Secret
-// does not have to exist.
-func NotPermitted(ctx context.Context, live client.Reader, workspace string, err error) string {
+// NotPermitted returns the status of an object for which a request failed with err because the provisioner lacks its
+// rights on the workspace's Secrets. The message explains how to grant them. NotPermitted returns nil for any other
+// error. Because an admission policy that refuses a write returns the same kind of error, NotPermitted tries to read a
+// Secret to distinguish the two cases. The Secret does not have to exist.
+func NotPermitted(ctx context.Context, live client.Reader, workspace string, err error) *status.Readiness {
 	if !apierrors.IsForbidden(err) {
-		return ""
+		return nil
 	}
 	name := types.NamespacedName{Namespace: workspace, Name: "drover-provisioner"}
 	if err := live.Get(ctx, name, &corev1.Secret{}); !apierrors.IsForbidden(err) {
-		return ""
+		return nil
 	}
-	return fmt.Sprintf("the provisioner has no right to the Secrets of namespace %s: bind its account to the ClusterRole "+
-		"drover-provisioner-workspace there, with a RoleBinding (docs/operations/install.md#the-provisioner)", workspace)
+	return &status.Readiness{
+		Stalled: true, Reason: provisionv1.ReasonNotPermitted, Again: lookAgain,
+		Message: fmt.Sprintf("the provisioner has no right to the Secrets of namespace %s: bind its account to the "+
+			"ClusterRole drover-provisioner-workspace there, with a RoleBinding "+
+			"(docs/operations/install.md#the-provisioner)", workspace),
+	}
 }

@@ -78,7 +78,6 @@ var (
 type provider struct {
 	*oidc.Provider
 	namesIssuer bool // whether responses name the issuer (RFC 9207)
-	userinfo    string
 	style       oauth2.AuthStyle
 	scopes      []string // nil if the metadata lists no supported scopes
 	google      bool     // whether access_type=offline replaces the scope offline_access
@@ -276,20 +275,18 @@ func (c *Connector) ask(ctx context.Context) (*provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask the provider for its configuration: %w", outline(err))
 	}
-	var more struct {
-		NamesIssuer   bool     `json:"authorization_response_iss_parameter_supported"`
-		Authorization string   `json:"authorization_endpoint"`
-		Token         string   `json:"token_endpoint"`
-		Keys          string   `json:"jwks_uri"`
-		Userinfo      string   `json:"userinfo_endpoint"`
-		Methods       []string `json:"token_endpoint_auth_methods_supported"`
-		Scopes        []string `json:"scopes_supported"`
+	endpoints := found.Endpoint()
+	var more struct { // the metadata that oidc.Provider does not expose
+		NamesIssuer bool     `json:"authorization_response_iss_parameter_supported"`
+		Keys        string   `json:"jwks_uri"`
+		Methods     []string `json:"token_endpoint_auth_methods_supported"`
+		Scopes      []string `json:"scopes_supported"`
 	}
 	if err := found.Claims(&more); err != nil {
 		return nil, errors.New("the provider's configuration is malformed")
 	}
-	for name, endpoint := range map[string]string{"authorization_endpoint": more.Authorization,
-		"token_endpoint": more.Token, "jwks_uri": more.Keys, "userinfo_endpoint": more.Userinfo} {
+	for name, endpoint := range map[string]string{"authorization_endpoint": endpoints.AuthURL,
+		"token_endpoint": endpoints.TokenURL, "jwks_uri": more.Keys, "userinfo_endpoint": found.UserInfoEndpoint()} {
 		u, err := url.Parse(endpoint)
 		if endpoint == "" && name == "userinfo_endpoint" {
 			continue
@@ -299,8 +296,8 @@ func (c *Connector) ask(ctx context.Context) (*provider, error) {
 		}
 	}
 	p := &provider{
-		Provider: found, namesIssuer: more.NamesIssuer, userinfo: more.Userinfo, style: style(more.Methods),
-		scopes: more.Scopes, google: ofGoogle(more.Authorization), at: c.now(),
+		Provider: found, namesIssuer: more.NamesIssuer, style: style(more.Methods),
+		scopes: more.Scopes, google: ofGoogle(endpoints.AuthURL), at: c.now(),
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

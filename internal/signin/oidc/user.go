@@ -86,7 +86,7 @@ func checkPayload(raw string) error {
 func (c *Connector) user(ctx context.Context, p *provider, subject string, claims map[string]json.RawMessage,
 	tokens *oauth2.Token) (connector.User, error) {
 	_, named := claims[c.NameClaim]
-	if _, grouped := claims[c.GroupsClaim]; (!named || !grouped) && p.userinfo != "" {
+	if _, grouped := claims[c.GroupsClaim]; (!named || !grouped) && p.UserInfoEndpoint() != "" {
 		info, err := p.UserInfo(ctx, oauth2.StaticTokenSource(tokens))
 		if err != nil {
 			return connector.User{}, fmt.Errorf("ask the provider for the user's claims: %w", outline(err))

@@ -58,32 +58,29 @@ type Login struct {
 type Link struct{ Provider, Address string }
 
 func (p Login) accounts() string {
-	if len(p.Accounts) == 0 {
-		return ""
-	}
-	var b strings.Builder
-	b.WriteString("<label for=\"provider\">Account</label>\n<select id=\"provider\" name=\"provider\">\n")
-	for _, name := range p.Accounts {
-		b.WriteString("<option>" + html.EscapeString(name) + "</option>\n")
-	}
-	b.WriteString("</select>\n")
-	return b.String()
+	return list("<label for=\"provider\">Account</label>\n<select id=\"provider\" name=\"provider\">\n", p.Accounts,
+		func(name string) string { return "<option>" + html.EscapeString(name) + "</option>\n" }, "</select>\n")
 }
 
 // links returns links to the providers' login pages. It does not use forms, because they would require a form-action
 // policy with the address of every provider.
 func (p Login) links() string {
-	if len(p.Links) == 0 {
+	return list("<nav aria-label=\"Other ways to sign in\">\n", p.Links, func(link Link) string {
+		return "<a href=\"" + html.EscapeString(link.Address) + "\">Sign in with " +
+			html.EscapeString(link.Provider) + "</a>\n"
+	}, "</nav>\n")
+}
+
+// list returns the HTML of items between a start and an end, or nothing if there are no items.
+func list[T any](start string, items []T, item func(T) string, end string) string {
+	if len(items) == 0 {
 		return ""
 	}
 	var b strings.Builder
-	b.WriteString("<nav aria-label=\"Other ways to sign in\">\n")
-	for _, link := range p.Links {
-		b.WriteString("<a href=\"" + html.EscapeString(link.Address) + "\">Sign in with " +
-			html.EscapeString(link.Provider) + "</a>\n")
+	for _, i := range items {
+		b.WriteString(item(i))
 	}
-	b.WriteString("</nav>\n")
-	return b.String()
+	return start + b.String() + end
 }
 
 // AsksForDevice returns HTML that names the device that requests the user's rights.

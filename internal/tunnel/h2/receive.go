@@ -15,12 +15,6 @@ import (
 	"golang.org/x/net/http2"
 )
 
-var (
-	errNoStatus       = errors.New("a response without a valid status")
-	errEarlyEnd       = errors.New("an informational response that ends the stream")
-	errResponseHeader = errors.New("the header of the response is larger than announced")
-)
-
 // readFrames reads frames until the connection ends or the other end violates the protocol.
 func (c *Client) readFrames(framer *http2.Framer, in *bufio.Reader) error {
 	defer c.wake()

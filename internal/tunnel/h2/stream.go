@@ -15,11 +15,15 @@ import (
 	"golang.org/x/net/http2"
 )
 
+// Malformed responses.
 var (
-	errAfterEnd   = errors.New("a frame after the end of the stream")
-	errNoHeader   = errors.New("DATA before the header")
-	errHeadBody   = errors.New("a body in the response to HEAD")
-	errLongerBody = errors.New("the body of the response is longer than its Content-Length")
+	errNoStatus       = errors.New("a response without a valid status")
+	errEarlyEnd       = errors.New("an informational response that ends the stream")
+	errResponseHeader = errors.New("the header of the response is larger than announced")
+	errNoHeader       = errors.New("DATA before the header")
+	errHeadBody       = errors.New("a body in the response to HEAD")
+	errLongerBody     = errors.New("the body of the response is longer than its Content-Length")
+	errAfterEnd       = errors.New("a frame after the end of the stream")
 )
 
 type stream struct {

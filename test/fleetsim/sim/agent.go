@@ -18,6 +18,7 @@ import (
 
 	"github.com/drover-dev/drover/agent/link"
 	"github.com/drover-dev/drover/agent/stream"
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
@@ -185,10 +186,10 @@ func (a *agent) reportLocked() protocol.Report {
 	if name, isHost := protocol.HostOf(a.member.Cluster.Name); isHost {
 		return protocol.Report{
 			Protocol: protocol.Version, MinProtocol: protocol.MinVersion, AgentVersion: "v0.1.0-sim", ClusterUID: a.member.ClusterUID, SettingsDigest: a.digest, Leader: true,
-			Host: &protocol.HostReport{Machine: protocol.HostMachine{
-				Hostname: name, OS: "Debian GNU/Linux 12 (bookworm)", Architecture: "amd64", Kernel: "6.1.0-41-amd64", CPUs: 8, MemoryMiB: 31962 + int64(a.requested),
+			Host: &protocol.HostReport{Machine: protocol.HostMachine{MemoryMiB: 31962 + int64(a.requested), HostProperties: v1.HostProperties{
+				Hostname: name, OS: "Debian GNU/Linux 12 (bookworm)", Architecture: "amd64", Kernel: "6.1.0-41-amd64", CPUs: 8,
 				Addresses: []string{"192.0.2.17", "2001:db8::17"}, Roles: []string{"worker"}, Labels: []string{"zone=a"},
-			}},
+			}}},
 		}
 	}
 	return protocol.Report{

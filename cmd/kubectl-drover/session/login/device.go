@@ -14,7 +14,7 @@ import (
 // Device signs a user in with a browser on any computer (RFC 8628). The user opens a URL in the browser and enters a
 // code. Device calls show with the URL and the code.
 func (i *Issuer) Device(ctx context.Context, show func(url, code string)) (*Session, error) {
-	if i.metadata.Device == "" {
+	if i.oauth.Endpoint.DeviceAuthURL == "" {
 		return nil, fmt.Errorf("%s does not support device codes: omit --device, or use a newer hub", i.URL)
 	}
 	asked, err := i.oauth.DeviceAuth(i.context(ctx))

@@ -29,7 +29,7 @@ func (i *Issuer) ForAudience(ctx context.Context, s *Session, audience string) (
 		"client_id": {clientID}, "grant_type": {"urn:ietf:params:oauth:grant-type:token-exchange"},
 		"subject_token": {s.Token}, "subject_token_type": {"urn:ietf:params:oauth:token-type:access_token"}, "audience": {audience},
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, i.metadata.Token, strings.NewReader(form.Encode()))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, i.oauth.Endpoint.TokenURL, strings.NewReader(form.Encode()))
 	if err != nil {
 		return "", time.Time{}, err
 	}

@@ -38,17 +38,14 @@ const (
 // ErrRefused is returned when the issuer refuses to renew the user's token. The user has to sign in again.
 var ErrRefused = errors.New("the session has ended")
 
-// metadata contains the fields of the issuer's metadata that oidc.Provider does not read (RFC 8414, RFC 8628, RFC
+// metadata contains the fields of the issuer's metadata that oidc.Provider does not return (RFC 8414, RFC 8628, RFC
 // 9207).
 type metadata struct {
-	Authorization string   `json:"authorization_endpoint"`
-	Token         string   `json:"token_endpoint"`
-	Keys          string   `json:"jwks_uri"`
-	Revocation    string   `json:"revocation_endpoint"`
-	Device        string   `json:"device_authorization_endpoint"`
-	Scopes        []string `json:"scopes_supported"`
-	Challenges    []string `json:"code_challenge_methods_supported"`
-	NamesIssuer   bool     `json:"authorization_response_iss_parameter_supported"`
+	Keys        string   `json:"jwks_uri"`
+	Revocation  string   `json:"revocation_endpoint"`
+	Scopes      []string `json:"scopes_supported"`
+	Challenges  []string `json:"code_challenge_methods_supported"`
+	NamesIssuer bool     `json:"authorization_response_iss_parameter_supported"`
 }
 
 // Issuer is the issuer of a hub that users sign in to. Create one with Discover.
@@ -101,22 +98,19 @@ func Discover(ctx context.Context, issuer string, ca []byte) (*Issuer, error) {
 	if err := provider.Claims(&i.metadata); err != nil {
 		return nil, fmt.Errorf("read the sign-in metadata of %s: %w", issuer, err)
 	}
-	m := i.metadata
-	for _, endpoint := range []string{m.Authorization, m.Token, m.Keys, m.Revocation, m.Device} {
+	m, e := i.metadata, provider.Endpoint()
+	for _, endpoint := range []string{e.AuthURL, e.TokenURL, m.Keys, m.Revocation, e.DeviceAuthURL} {
 		if endpoint != "" && !i.own(endpoint) {
 			return nil, fmt.Errorf("the hub %s has the endpoint %q, which is not its own address: contact its administrator",
 				issuer, endpoint)
 		}
 	}
-	if m.Authorization == "" || m.Token == "" || !slices.Contains(m.Challenges, "S256") {
+	if e.AuthURL == "" || e.TokenURL == "" || !slices.Contains(m.Challenges, "S256") {
 		return nil, fmt.Errorf("%s does not support PKCE (S256): is it a hub of Drover?", issuer)
 	}
 	i.verifier = provider.Verifier(&oidc.Config{ClientID: clientID})
-	i.oauth = oauth2.Config{
-		ClientID: clientID, Scopes: []string{oidc.ScopeOpenID},
-		// Set the style explicitly. To detect the style, x/oauth2 would redeem the code twice.
-		Endpoint: oauth2.Endpoint{AuthURL: m.Authorization, TokenURL: m.Token, DeviceAuthURL: m.Device, AuthStyle: oauth2.AuthStyleInParams},
-	}
+	e.AuthStyle = oauth2.AuthStyleInParams // to detect the style, x/oauth2 would redeem the code twice
+	i.oauth = oauth2.Config{ClientID: clientID, Scopes: []string{oidc.ScopeOpenID}, Endpoint: e}
 	if slices.Contains(m.Scopes, scopeOffline) {
 		i.oauth.Scopes = append(i.oauth.Scopes, scopeOffline)
 	}
