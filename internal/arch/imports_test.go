@@ -73,6 +73,10 @@ func rules() []rule {
 			why: "tenancy is pure: equal projects always result in equal objects, and a table test needs no server",
 		},
 		{
+			from: "internal/baseline", ours: []string{"./api", "./internal/untrusted"}, never: effects(),
+			why: "baseline is pure: equal texts always result in equal objects, on the hub and in each member",
+		},
+		{
 			from: "internal/rollout", ours: []string{"./api"}, never: effects(),
 			why: "rollout is pure: controller, agent, tests and previews must see the same next step",
 		},
@@ -284,6 +288,7 @@ func rules() []rule {
 			from: "agent",
 			ours: []string{
 				"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout", "./internal/memory",
+				"./internal/baseline",
 				"./internal/release", "./internal/request", "./internal/tracing", "./internal/set", "./internal/signin/token",
 				"./internal/await", "./internal/untrusted", "./config",
 			},

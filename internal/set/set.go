@@ -23,6 +23,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	v1 "github.com/drover-dev/drover/api/v1"
 )
 
 // MaxSize is the maximum size of a set's JSON, in bytes.
@@ -49,6 +51,12 @@ const (
 	Direct = "direct"
 	// Plan is the set with a Plan and the copies of its Secrets.
 	Plan = "plan"
+	// Baseline is the set with the objects of a Baseline, and the ClusterRoleBinding that grants the rights to apply
+	// them.
+	Baseline = "baseline"
+	// Values is the set with the values of a Cluster that Baselines refer to. A member has only one Values set. The ID
+	// of the set is "values".
+	Values = "values"
 )
 
 // ID returns the ID of an object's set of the given kind.
@@ -82,6 +90,10 @@ type Content struct {
 	Objects []*unstructured.Unstructured `json:"objects,omitempty"`
 	// PerNamespace is the content for each namespace of a project.
 	PerNamespace *PerNamespace `json:"perNamespace,omitempty"`
+	// Baseline contains objects that the agent applies as the Baseline's own user.
+	Baseline *BaselineContent `json:"baseline,omitempty"`
+	// Values contains the values that replace references in the objects of Baselines, by the name in the reference.
+	Values map[string]string `json:"values,omitempty"`
 }
 
 // New returns a set. It fails if the ID is invalid or the set is larger than MaxSize.
@@ -178,4 +190,21 @@ func Label(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:hashLength]
 	return strings.TrimRight(strings.Replace(id, "/", "-", 1)[:maxLabel-hashLength-1], "-_.") + "-" + hash
+}
+
+// BaselineContent is the content of a Baseline for a member. All members of the Baseline share it.
+type BaselineContent struct {
+	// Name is the name of the Baseline. The agent derives the Baseline's user and label from it.
+	Name string `json:"name"`
+	// Revision identifies the objects and the role template.
+	Revision string `json:"revision"`
+	// Objects are complete objects in the order of their sources. They remain JSON, because a decoded object takes ten
+	// times as much memory.
+	Objects []json.RawMessage `json:"objects"`
+	// Drift, Conflicts and DeletionPolicy are copied from the spec.
+	Drift          v1.DriftPolicy            `json:"drift,omitempty"`
+	Conflicts      v1.ConflictPolicy         `json:"conflicts,omitempty"`
+	DeletionPolicy v1.BaselineDeletionPolicy `json:"deletionPolicy,omitempty"`
+	// HealthSeconds is how long an object may take to become healthy.
+	HealthSeconds int64 `json:"healthSeconds,omitempty"`
 }
