@@ -251,7 +251,8 @@ func TestFenceRule(t *testing.T) {
 // pure returns the folders of the pure packages, which use no client, context, logger, clock, files or goroutines.
 func pure() []string {
 	return []string{
-		"internal/access", "cmd/kubectl-drover/rancher", "internal/rollout", "internal/set", "internal/tenancy",
+		"internal/access", "cmd/kubectl-drover/rancher", "internal/baseline", "internal/rollout", "internal/set",
+		"internal/tenancy",
 		"internal/provision/cloudconfig", "internal/provision/k3s", "internal/provision/kubeadm",
 		"internal/provision/progress", "internal/provision/schedule",
 	}

@@ -72,7 +72,8 @@ func Refuse(o *unstructured.Unstructured) string {
 		return "it has no metadata.name"
 	case strings.ContainsAny(o.GetName()+o.GetNamespace(), "/%?#") || strings.ContainsAny(o.GetAPIVersion(), "%?#"):
 		return "its name, namespace or apiVersion contains a character that is not allowed there"
-	case strings.HasPrefix(o.GetNamespace(), reservedPrefix), isNamespace(o) && strings.HasPrefix(o.GetName(), reservedPrefix):
+	case strings.HasPrefix(o.GetNamespace(), reservedPrefix),
+		isNamespace(o) && strings.HasPrefix(o.GetName(), reservedPrefix):
 		return "namespaces whose names begin with drover- belong to Drover"
 	}
 	return ""
@@ -82,9 +83,10 @@ func isNamespace(o *unstructured.Unstructured) bool {
 	return o.GetKind() == "Namespace" && o.GetAPIVersion() == "v1"
 }
 
-// Stages groups objects by the order in which they are applied: Namespaces and CustomResourceDefinitions, other objects,
-// and finally objects that can block requests of others until a workload of the Baseline serves them. The objects of a
-// stage are applied in any order. Before the second stage, the CustomResourceDefinitions must be established.
+// Stages groups objects by the order in which they are applied: Namespaces and CustomResourceDefinitions, other
+// objects, and finally objects that can block requests of others until a workload of the Baseline serves them. The
+// objects of a stage are applied in any order. Before the second stage, the CustomResourceDefinitions must be
+// established.
 func Stages(objects []*unstructured.Unstructured) [3][]*unstructured.Unstructured {
 	var stages [3][]*unstructured.Unstructured
 	for _, o := range objects {

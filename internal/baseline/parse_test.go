@@ -35,21 +35,22 @@ func names(t *testing.T, objects []json.RawMessage) string {
 }
 
 func TestParseFindsTheObjectsOfAStream(t *testing.T) {
+	const both = "ConfigMap one, ConfigMap two"
 	one, two := fmt.Sprintf(configMap, "one"), fmt.Sprintf(configMap, "two")
 	tests := map[string]struct{ text, want string }{
-		"one document":                  {one, "ConfigMap one"},
-		"JSON":                          {`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"web"}}`, "Namespace web"},
-		"two documents":                 {one + "---\n" + two, "ConfigMap one, ConfigMap two"},
-		"separators at both ends":       {"---\n" + one + "---\n" + two + "---\n", "ConfigMap one, ConfigMap two"},
-		"a comment after a separator":   {"--- # first\n" + one, "ConfigMap one"},
-		"a document of comments":        {"# a licence\n---\n" + one, "ConfigMap one"},
-		"the end of a document":         {one + "...\n---\n" + two, "ConfigMap one, ConfigMap two"},
-		"Windows line ends":             {strings.ReplaceAll(one+"---\n"+two, "\n", "\r\n"), "ConfigMap one, ConfigMap two"},
-		"dashes inside a text":          {one + "data:\n  a: |\n    ---\n    b: c\n", "ConfigMap one"},
-		"dashes that begin a key":       {one + "---\n" + two + "---a: b\n", "ConfigMap one, ConfigMap two"},
-		"a List":                        {"apiVersion: v1\nkind: List\nitems:\n- " + indent(one) + "- " + indent(two), "ConfigMap one, ConfigMap two"},
-		"the same name in two groups":   {gateway("a.io") + "---\n" + gateway("b.io"), "Gateway web, Gateway web"},
-		"the same name, two namespaces": {one + "---\n" + strings.Replace(one, "namespace: web", "namespace: api", 1), "ConfigMap one, ConfigMap one"},
+		"one document":                {one, "ConfigMap one"},
+		"JSON":                        {`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"web"}}`, "Namespace web"},
+		"two documents":               {one + "---\n" + two, both},
+		"separators at both ends":     {"---\n" + one + "---\n" + two + "---\n", both},
+		"a comment after a separator": {"--- # first\n" + one, "ConfigMap one"},
+		"a document of comments":      {"# a licence\n---\n" + one, "ConfigMap one"},
+		"the end of a document":       {one + "...\n---\n" + two, both},
+		"Windows line ends":           {strings.ReplaceAll(one+"---\n"+two, "\n", "\r\n"), both},
+		"dashes inside a text":        {one + "data:\n  a: |\n    ---\n    b: c\n", "ConfigMap one"},
+		"a List":                      {"apiVersion: v1\nkind: List\nitems:\n- " + indent(one) + "- " + indent(two), both},
+		"the same name in two groups": {gateway("a.io") + "---\n" + gateway("b.io"), "Gateway web, Gateway web"},
+		"the same name in two namespaces": {one + "---\n" + strings.Replace(one, "namespace: web", "namespace: api", 1),
+			"ConfigMap one, ConfigMap one"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -89,9 +90,9 @@ func TestParseRefusesWithoutQuotingTheText(t *testing.T) {
 			"Gateway web/web: it is listed twice"},
 		"the agent's namespace": {strings.Replace(one, "namespace: web", "namespace: drover-agent", 1), "belong to Drover"},
 		"a namespace of Drover": {"apiVersion: v1\nkind: Namespace\nmetadata: {name: drover-plans}", "belong to Drover"},
-		"the label of a set": {"apiVersion: v1\nkind: Namespace\nmetadata: {name: a, labels: {cluster.drover.dev/set: hunter2}}",
+		"the label of a set": {labelled("set"),
 			"only Drover sets the label cluster.drover.dev/set"},
-		"the label of a Baseline": {"apiVersion: v1\nkind: Namespace\nmetadata: {name: a, labels: {cluster.drover.dev/baseline: b}}",
+		"the label of a Baseline": {labelled("baseline"),
 			"only Drover sets the label cluster.drover.dev/baseline"},
 		"too many kinds":   {kinds(baseline.MaxKinds + 1), "at most 64 kinds"},
 		"too many objects": {many(baseline.MaxObjects+1, ""), "at most 1000 objects"},
@@ -105,6 +106,10 @@ func TestParseRefusesWithoutQuotingTheText(t *testing.T) {
 			}
 		})
 	}
+}
+
+func labelled(key string) string {
+	return "apiVersion: v1\nkind: Namespace\nmetadata: {name: a, labels: {cluster.drover.dev/" + key + ": hunter2}}"
 }
 
 func kinds(n int) string {

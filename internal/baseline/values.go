@@ -20,8 +20,8 @@ const (
 	labelPrefix = "LABEL:"
 )
 
-// Values returns the values of a Cluster that objects can refer to. It leaves out the labels that record the progress of
-// plans, because each of their changes would reach all members.
+// Values returns the values of a Cluster that objects can refer to. It leaves out the labels that record the progress
+// of plans, because each change to such a label would cause another delivery.
 func Values(cluster string, labels map[string]string) map[string]string {
 	values := map[string]string{clusterName: cluster}
 	for key, value := range labels {
@@ -92,8 +92,8 @@ func substitutedText(text string, values map[string]string) (string, error) {
 		case strings.HasSuffix(before, "$"): // "$$(NAME)": the first dollar sign becomes that of the result
 			out.WriteString("(" + name + ")")
 		case !known:
-			return "", fmt.Errorf("it refers to $(%s), and the Cluster has no such label: add the label, or remove the reference",
-				name[:min(len(name), maxName)])
+			return "", fmt.Errorf("it refers to $(%s), but the Cluster has no such label: add the label, or remove the "+
+				"reference", name[:min(len(name), maxName)])
 		default:
 			out.WriteString(value)
 		}

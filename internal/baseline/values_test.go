@@ -14,7 +14,9 @@ import (
 )
 
 func TestSubstituteReplacesOnlyReferencesToTheCluster(t *testing.T) {
-	values := baseline.Values("prod-1", map[string]string{"env": "prod", "a.io/zone": "b", "evil": "$(CLUSTER_NAME)", "empty": ""})
+	values := baseline.Values("prod-1", map[string]string{
+		"env": "prod", "a.io/zone": "b", "evil": "$(CLUSTER_NAME)", "empty": "",
+	})
 	for text, want := range map[string]string{
 		"":                               "",
 		"plain":                          "plain",
