@@ -149,12 +149,10 @@ type BaselinePace struct {
 	HealthTimeout *metav1.Duration `json:"healthTimeout,omitempty"`
 }
 
-// Manifest is a complete Kubernetes object. Secrets are rejected, because everyone who can read the Baseline could read
-// them.
+// Manifest is a complete Kubernetes object. An admission policy rejects Secrets and Lists, because everyone who can
+// read the Baseline could read the Secrets.
 //
 // +kubebuilder:pruning:PreserveUnknownFields
-// +kubebuilder:validation:EmbeddedResource
-// +kubebuilder:validation:XValidation:rule="!(self.kind in ['Secret', 'SecretList', 'List'])",message="a Secret or List does not belong in manifests: put it into a Secret and name that in from"
 type Manifest struct {
 	runtime.RawExtension `json:",inline"`
 }

@@ -80,7 +80,7 @@ func TestParseRefusesWithoutQuotingTheText(t *testing.T) {
 		"not YAML":                 {"a: b: hunter2", "document 1: it is not YAML"},
 		"a list":                   {"- hunter2", "document 1: read an object"},
 		"no kind":                  {"apiVersion: v1\nmetadata: {name: hunter2}", "document 1: read an object"},
-		"no name":                  {"apiVersion: v1\nkind: ConfigMap\nmetadata: {generateName: hunter2-}", "it has no metadata.name"},
+		"no name":                  {"apiVersion: v1\nkind: ConfigMap\nmetadata: {a: hunter2}", "it has no metadata.name"},
 		"no metadata":              {"apiVersion: v1\nkind: ConfigMap\ndata: {a: hunter2}", "an object has no metadata"},
 		"a path as name":           {strings.Replace(one, "one", "../one", 1), "a character that is not allowed"},
 		"a query in an apiVersion": {strings.Replace(one, "v1", "v1?hunter2", 1), "a character that is not allowed"},
