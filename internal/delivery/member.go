@@ -45,6 +45,8 @@ type connection struct {
 	// withheld is true if the Cluster's spec has the ReadOnly profile. In this case, nothing is sent, and existing sets
 	// are removed.
 	withheld bool
+	// old is true if the agent applies no Baselines.
+	old bool
 	// leaderless is true if no replica of the agent has been the leader for at least members.LeaderPatience.
 	leaderless bool
 }
@@ -54,6 +56,9 @@ func connectionOf(state members.State, was connection) connection {
 	now := was
 	now.connected, now.leaderless = state.Agents() > 0, !state.NoLeader.IsZero() // a node agent accepts no sets
 	report := state.Report
+	if now.connected && report != nil {
+		now.old = !report.Has(protocol.FeatureBaselines)
+	}
 	switch {
 	case state.Clones != nil:
 		now.refuses = v1.ReasonIdentityMismatch
@@ -85,6 +90,9 @@ func newMember(name types.NamespacedName) *member {
 func (m *member) takes() bool {
 	return m.connected && m.refuses == "" && !m.forgotten && m.synced
 }
+
+// accepts reports whether an agent knows the kind of content that a set has.
+func (m *member) accepts(s *set.Set) bool { return !m.old || s.Baseline == nil && s.ID != set.Values }
 
 // entry returns the required set with the given ID, or a zero value if no owner requires one.
 func (m *member) entry(id string) wanted {
@@ -173,7 +181,7 @@ func (m *member) due(id string, r rule) bool {
 		return false
 	}
 	if want := m.wanted(id); want != nil {
-		return !unchanged(want) && !m.hasWanted(id)
+		return !unchanged(want) && !m.hasWanted(id) && m.accepts(want)
 	}
 	// A set without an owner is removed only after all owners have declared their sets.
 	return m.has[id] != nil && (r.complete || m.withheld || IsAbsent(m.entry(id).set))

@@ -73,7 +73,23 @@ type Set struct {
 	// ExpiresAt is when the agent removes the set's objects, according to its own clock. If it is nil, the set never
 	// expires.
 	ExpiresAt *time.Time
-	json      []byte
+	// Baseline describes the content of a set with a Baseline. It is nil for other sets.
+	Baseline *BaselineOutline
+	json     []byte
+}
+
+// BaselineOutline is the part of a Baseline's content with which the reports of agents are compared.
+type BaselineOutline struct {
+	// Revision identifies the objects and the role template, and Objects is the number of objects.
+	Revision string
+	Objects  int32
+}
+
+func outline(content *BaselineContent) *BaselineOutline {
+	if content == nil {
+		return nil
+	}
+	return &BaselineOutline{Revision: content.Revision, Objects: int32(len(content.Objects))}
 }
 
 // encoded is the JSON of a set.
@@ -108,7 +124,9 @@ func New(id string, expiresAt *time.Time, content Content) (*Set, error) {
 	}
 	// The first match is always the digest, because an ID contains no quotes.
 	whole := bytes.Replace(raw, []byte(`"digest":""`), []byte(`"digest":"`+digest+`"`), 1)
-	return &Set{ID: id, Digest: digest, ExpiresAt: expiresAt, json: whole}, nil
+	return &Set{
+		ID: id, Digest: digest, ExpiresAt: expiresAt, Baseline: outline(content.Baseline), json: whole,
+	}, nil
 }
 
 // encode returns the JSON of a set and the set's digest. The JSON does not contain the digest.
@@ -145,7 +163,9 @@ func Parse(raw []byte) (*Set, Content, error) {
 		return nil, Content{}, fmt.Errorf("check set %s: its digest does not match: hub and agent may differ in version",
 			s.ID)
 	}
-	return &Set{ID: s.ID, Digest: digest, ExpiresAt: s.ExpiresAt, json: raw}, s.Content, nil
+	return &Set{
+		ID: s.ID, Digest: digest, ExpiresAt: s.ExpiresAt, Baseline: outline(s.Content.Baseline), json: raw,
+	}, s.Content, nil
 }
 
 // JSON returns the set in the form in which it is sent and stored. The caller must not change it.
