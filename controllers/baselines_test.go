@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -24,8 +25,8 @@ import (
 )
 
 func manifest(kind, name, text string) string {
-	return fmt.Sprintf(`{"apiVersion":"v1","data":{"text":%q},"kind":%q,"metadata":{"name":%q,"namespace":"default"}}`, text,
-		kind, name)
+	return fmt.Sprintf(
+		`{"apiVersion":"v1","data":{"text":%q},"kind":%q,"metadata":{"name":%q,"namespace":"default"}}`, text, kind, name)
 }
 
 // baseline creates a Baseline for the member prod with the given manifests.
@@ -133,7 +134,9 @@ func TestAMistakeKeepsTheObjectsOfMembers(t *testing.T) {
 	b := w.baseline("cni", role, []string{manifest("ConfigMap", "a", "x")})
 	before := w.objects(agent, "baseline/cni", manifest("ConfigMap", "a", "x"))
 	for reason, change := range map[string]func(*v1.Baseline){
-		v1.ReasonInvalidManifests:     func(b *v1.Baseline) { b.Spec.Manifests = append(b.Spec.Manifests, b.Spec.Manifests[0]) },
+		v1.ReasonInvalidManifests: func(b *v1.Baseline) {
+			b.Spec.Manifests = append(b.Spec.Manifests, b.Spec.Manifests[0])
+		},
 		v1.ReasonRoleTemplateNotFound: func(b *v1.Baseline) { b.Spec.RoleTemplateName = "no-such-template" },
 	} {
 		good := b.Spec.DeepCopy()
@@ -202,7 +205,8 @@ func TestValuesReachOnlyMembersThatNeedThem(t *testing.T) {
 	prod, test := w.member("prod", map[string]string{"site": "a"}), w.member("test", nil)
 	role := w.role("cni", v1.RoleTemplateSpec{})
 	b := w.baseline("cni", role, []string{manifest("ConfigMap", "a", "$(CLUSTER_NAME) $(LABEL:site)")})
-	w.baseline("other", role, []string{manifest("ConfigMap", "b", "y")}, func(b *v1.Baseline) { b.Spec.ClusterName = "test" })
+	w.baseline("other", role, []string{manifest("ConfigMap", "b", "y")},
+		func(b *v1.Baseline) { b.Spec.ClusterName = "test" })
 	w.holds(prod, "baseline/cni", "role/"+role, "values")
 	w.holds(test, "baseline/other", "role/"+role)
 	values := func(want map[string]string) {
@@ -304,5 +308,140 @@ func TestAnErrorInASecretDoesNotQuoteIt(t *testing.T) {
 	w.says(b, v1.ConditionReady, "Secret login, key text")
 	if text, err := json.Marshal(b.Status); err != nil || strings.Contains(string(text), "hunter2") {
 		t.Errorf("the status is %s, %v, want nothing of the Secret's content", text, errors.Join(err))
+	}
+}
+
+// version changes the manifests of a Baseline, waits until a member has them, and returns the revision.
+func (w *world) version(b *v1.Baseline, agent *testkit.Agent, text string) string {
+	w.t.Helper()
+	edit(w, b, func(b *v1.Baseline) { b.Spec.Manifests[0].Raw = []byte(manifest("ConfigMap", "a", text)) })
+	w.objects(agent, "baseline/"+b.Name, manifest("ConfigMap", "a", text))
+	w.ready(b, v1.ReasonApplied)
+	return b.Status.Revision
+}
+
+func TestARollbackDeliversTheOldObjects(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testkit.Shared(t))
+	agent := w.member("prod", nil)
+	agent.Sets.Become(healthy)
+	b := w.baseline("cni", w.role("cni", v1.RoleTemplateSpec{}), []string{manifest("ConfigMap", "a", "first")})
+	w.ready(b, v1.ReasonApplied)
+	first := b.Status.Revision
+	second := w.version(b, agent, "second")
+	w.stop()
+	w.lead() // the history is on the hub, and not in a manager's memory
+	edit(w, b, func(b *v1.Baseline) { b.Spec.Revision = first })
+	w.objects(agent, "baseline/cni", manifest("ConfigMap", "a", "first"))
+	w.ready(b, v1.ReasonApplied)
+	var got []string
+	for _, revision := range b.Status.History {
+		got = append(got, revision.Revision)
+	}
+	if b.Status.Revision != first || !slices.Equal(got, []string{first, second}) {
+		t.Errorf("got revision %s and history %v, want %s, and then %s", b.Status.Revision, got, first, second)
+	}
+	edit(w, b, func(b *v1.Baseline) { b.Spec.Revision = "0123456789abcdef" })
+	w.ready(b, v1.ReasonRevisionNotFound)
+	edit(w, b, func(b *v1.Baseline) { b.Spec.Revision = "" })
+	w.objects(agent, "baseline/cni", manifest("ConfigMap", "a", "second"))
+}
+
+// A user who can write Secrets must not be able to decide what a Baseline applies.
+func TestAChangedRevisionIsNotUsed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testkit.Shared(t))
+	agent := w.member("prod", nil)
+	agent.Sets.Become(healthy)
+	b := w.baseline("cni", w.role("cni", v1.RoleTemplateSpec{}), []string{manifest("ConfigMap", "a", "first")})
+	w.ready(b, v1.ReasonApplied)
+	first := b.Status.Revision
+	w.version(b, agent, "second")
+	secrets := map[string][]byte{}
+	for _, name := range []string{"cni-revision-0", "cni-revision-1"} {
+		edit(w, &corev1.Secret{ObjectMeta: w.meta(name)}, func(s *corev1.Secret) {
+			if secrets[name] = s.Data["objects"]; name == "cni-revision-1" {
+				s.Data["objects"] = secrets["cni-revision-0"]
+			}
+		})
+	}
+	edit(w, &corev1.Secret{ObjectMeta: w.meta("cni-revision-0")}, func(s *corev1.Secret) {
+		s.Data["objects"] = secrets["cni-revision-1"]
+	})
+	edit(w, b, func(b *v1.Baseline) { b.Spec.Revision = first })
+	w.ready(b, v1.ReasonRevisionNotFound)
+	w.says(b, v1.ConditionReady, "Secret cni-revision-0 was changed")
+	w.objects(agent, "baseline/cni", manifest("ConfigMap", "a", "second"))
+}
+
+func TestHistoryOverwritesTheOldest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testkit.Shared(t))
+	agent := w.member("prod", nil)
+	agent.Sets.Become(healthy)
+	w.Apply(t, &corev1.Secret{ObjectMeta: w.meta("cni-revision-1")}) // of a user
+	b := w.baseline("cni", w.role("cni", v1.RoleTemplateSpec{}), []string{manifest("ConfigMap", "a", "0")})
+	w.ready(b, v1.ReasonApplied)
+	want := []string{b.Status.Revision}
+	for i := range 6 {
+		want = append(want, w.version(b, agent, fmt.Sprint(i+1)))
+	}
+	want = want[2:] // five Secrets are left
+	w.eventually(func(ctx context.Context) error {
+		var list corev1.SecretList
+		if err := w.Client.List(ctx, &list, client.InNamespace(w.workspace),
+			client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindBaseline}); err != nil {
+			return err
+		}
+		var got []string
+		for _, s := range list.Items {
+			got = append(got, s.Labels["cluster.drover.dev/revision"])
+		}
+		if slices.Sort(got); !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+			return fmt.Errorf("the hub keeps the revisions %v, want the newest %v", got, want)
+		}
+		return nil
+	})
+}
+
+func TestARolloutReachesTheCanaryFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testkit.Shared(t))
+	prod, canary := w.member("prod", nil), w.member("canary", map[string]string{"canary": "true"})
+	for _, agent := range []*testkit.Agent{prod, canary} {
+		agent.Sets.Become(healthy)
+	}
+	first, second := manifest("ConfigMap", "a", "first"), manifest("ConfigMap", "a", "second")
+	b := w.baseline("cni", w.role("cni", v1.RoleTemplateSpec{}), []string{first}, func(b *v1.Baseline) {
+		b.Spec.ClusterTarget = v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{}}
+		b.Spec.Rollout = &v1.Rollout{Waves: []v1.Wave{{
+			Name: "canary", ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"canary": "true"}},
+		}}}
+	})
+	w.objects(prod, "baseline/cni", first)
+	w.ready(b, v1.ReasonApplied)
+	canary.Sets.Become(func(content set.Content) protocol.SetState {
+		state := healthy(content)
+		if content.Baseline != nil {
+			state.Phase = protocol.SetUnhealthy
+		}
+		return state
+	})
+	edit(w, b, func(b *v1.Baseline) { b.Spec.Manifests[0].Raw = []byte(second) })
+	w.objects(canary, "baseline/cni", second)
+	w.ready(b, v1.ReasonTooManyFailures)
+	w.objects(prod, "baseline/cni", first)
+	late := w.member("late", nil) // it joins in the meantime, and gets the revision that works
+	late.Sets.Become(healthy)
+	w.objects(late, "baseline/cni", first)
+	held, _ := canary.Sets.Get("baseline/cni")
+	n := int32(1)
+	canary.Sets.SetState(protocol.SetState{ID: held.ID, Digest: held.Digest, Phase: protocol.SetApplied,
+		Baseline: &protocol.BaselineState{Revision: held.Content.Baseline.Revision, Objects: n, Healthy: n}})
+	w.objects(prod, "baseline/cni", second)
+	w.objects(late, "baseline/cni", second)
+	w.ready(b, v1.ReasonApplied)
+	if s := b.Status; s.CompleteRevision != s.Revision || len(s.Waves) != 2 || s.Waves[1].Clusters.Complete != 2 {
+		t.Errorf("the status is %+v, want a complete revision with two members in the last wave", s)
 	}
 }

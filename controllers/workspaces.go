@@ -214,7 +214,7 @@ func (w *workspaces) baselines() wiring.Controller {
 	return wiring.Controller{
 		Name: set.Baseline, Workers: 4, Reconciler: &baseline.Reconciler{
 			Client: w.client, Live: w.live, Sources: w.baselineSources, Recorder: w.recorder("drover-baseline"),
-			Deliveries: w.deliveries, Values: w.values, Now: time.Now,
+			Deliveries: w.deliveries, Values: w.values, Settled: w.settled(since(w.Started)), Now: time.Now,
 		},
 		Triggers: []wiring.Trigger{
 			wiring.OnChange(&v1.Baseline{}), w.onAffecting(&v1.Cluster{}, index.ClusterTo[*v1.Baseline]),

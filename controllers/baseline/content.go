@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -36,6 +37,8 @@ type content struct {
 	set     *set.Set
 	// refers is true if an object refers to a value of the Cluster.
 	refers bool
+	// packed contains the objects as they are stored in the history. It is nil if the history has them.
+	packed []byte
 }
 
 // resolve returns the content of a Baseline, or the reason why it has none.
@@ -53,12 +56,15 @@ func (r *Reconciler) resolve(ctx context.Context, b *v1.Baseline) (*content, *in
 	} else if err != nil {
 		return nil, nil, err
 	}
-	found, problem, err := r.findSources(ctx, b)
-	if problem != nil || err != nil {
-		return nil, problem, err
+	var found []types.UID
+	if b.Spec.Revision == "" {
+		var problem *index.Problem
+		if found, problem, err = r.findSources(ctx, b); problem != nil || err != nil {
+			return nil, problem, err
+		}
 	}
 	name := client.ObjectKeyFromObject(b)
-	version := fmt.Sprint(b.UID, " ", b.Generation, " ", binding.RoleRef.Name, " ", found)
+	version := versionOf(b, binding, b.Spec.Revision, found)
 	if known := r.known.recall(name, version); known != nil {
 		return known, nil, nil
 	}
@@ -66,18 +72,36 @@ func (r *Reconciler) resolve(ctx context.Context, b *v1.Baseline) (*content, *in
 	if problem != nil || err != nil {
 		return nil, problem, err
 	}
+	made, problem, err := build(b, binding, version, objects)
+	if problem != nil || err != nil {
+		return nil, problem, err
+	}
+	r.known.remember(name, made)
+	return made, nil, nil
+}
+
+func versionOf(b *v1.Baseline, binding *rbacv1.ClusterRoleBinding, revision string, sources []types.UID) string {
+	return fmt.Sprint(b.UID, " ", b.Generation, " ", binding.RoleRef.Name, " ", revision, " ", sources)
+}
+
+// build makes the content of a Baseline.
+func build(
+	b *v1.Baseline, binding *rbacv1.ClusterRoleBinding, version string, objects []json.RawMessage,
+) (*content, *index.Problem, error) {
 	bound, err := set.Object(binding)
 	if err != nil {
 		return nil, nil, err
 	}
 	made := &content{version: version, refers: slices.ContainsFunc(objects, baseline.Refers)}
+	if made.packed, err = pack(objects); err != nil {
+		return nil, invalid(err), nil
+	}
 	made.set, err = set.New(set.ID(set.Baseline, b.Name), nil, set.Content{
 		Objects: []*unstructured.Unstructured{bound}, Baseline: payload(b, objects),
 	})
 	if err != nil {
 		return nil, invalid(err), nil
 	}
-	r.known.remember(name, made)
 	return made, nil, nil
 }
 
@@ -109,12 +133,12 @@ func (r *Reconciler) findSources(
 		} else if err != nil {
 			return nil, nil, fmt.Errorf("read the metadata of %s %s/%s: %w", from.Kind, b.Namespace, from.Name, err)
 		}
-		found = append(found, versionOf(o))
+		found = append(found, versionOfSource(o))
 	}
 	return found, nil, nil
 }
 
-func versionOf(o metav1.Object) types.UID {
+func versionOfSource(o metav1.Object) types.UID {
 	return o.GetUID() + "@" + types.UID(o.GetResourceVersion())
 }
 
@@ -134,6 +158,9 @@ func (r *Reconciler) read(
 		return nil, nil, fmt.Errorf("read baseline %s: %w", name, err)
 	} else if err != nil || live.UID != b.UID || live.Generation != b.Generation {
 		return nil, nil, errOutdated
+	}
+	if b.Spec.Revision != "" {
+		return r.pinned(ctx, b, b.Spec.Revision)
 	}
 	var sources []baseline.Source
 	if len(live.Spec.Manifests) > 0 {
@@ -182,7 +209,7 @@ func (r *Reconciler) readSource(
 		return nil, nil, fmt.Errorf("read %s %s: %w", from.Kind, name, err)
 	case err != nil, object.GetLabels()[v1.LabelBaselinesUse] != "true":
 		return nil, sourceNotFound(b, from), nil
-	case versionOf(object) != version:
+	case versionOfSource(object) != version:
 		return nil, nil, errOutdated
 	}
 	if refusal := refuse(object, data); refusal != "" {

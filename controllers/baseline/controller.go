@@ -39,15 +39,20 @@ type Reconciler struct {
 	Recorder   events.EventRecorder
 	Deliveries delivery.Deliverer
 	Values     *Values
-	Now        func() time.Time
+	// Settled reports whether agents have had time to reconnect since this manager started. No rollout continues before.
+	Settled func() bool
+	Now     func() time.Time
 
 	written status.Written[*v1.Baseline]
 	known   memory
+	turns   turns
 }
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=baselines;roletemplates;clusters,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=baselines/status,verbs=get;update;patch
-// +kubebuilder:rbac:groups="",resources=configmaps;secrets,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=baselines/finalizers,verbs=update
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Reconcile delivers one Baseline to its members, and writes the progress to its status.
@@ -60,6 +65,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.Deliveries.Replace(key, nil)
 		r.written.Forget(req.NamespacedName)
 		r.known.forget(req.NamespacedName)
+		r.known.forget(completeKey(req.NamespacedName))
+		r.turns.set(req.NamespacedName, nil)
 		return ctrl.Result{}, r.Values.Use(ctx, req.NamespacedName, nil)
 	}
 	b = r.written.Newest(b)
@@ -73,6 +80,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	r.Deliveries.Replace(key, d.sets())
+	if err := r.record(ctx, b, d.content); err != nil {
+		return ctrl.Result{}, err
+	}
 	return r.writeStatus(ctx, b, d)
 }
 
@@ -82,31 +92,46 @@ type decision struct {
 	members []types.NamespacedName
 	// content is nil if the members keep the objects that they have.
 	content *content
+	// complete is the content of the last complete revision, for members that have none. It is nil if it is not needed.
+	complete *content
+	// rollout is the progress of the rollout. It is nil if all members get the content at once.
+	rollout *progress
 	// problem explains why members keep their objects, or why there are no members. It is nil if there is no problem.
 	problem *index.Problem
 }
 
 // sets returns the sets that the delivery store must contain.
 func (d decision) sets() map[types.NamespacedName]*set.Set {
-	given := delivery.Unchanged(d.id)
-	if d.content != nil {
-		given = d.content.set
-	}
 	sets := make(map[types.NamespacedName]*set.Set, len(d.members))
+	unchanged := delivery.Unchanged(d.id) // shared, because the store compares pointers first
 	for _, member := range d.members {
-		sets[member] = given
+		if sets[member] = unchanged; d.given(member.Name) != nil {
+			sets[member] = d.given(member.Name).set
+		}
 	}
 	return sets
 }
 
+// given returns the content that a member gets, or nil if it keeps the objects that it has.
+func (d decision) given(member string) *content {
+	switch {
+	case d.rollout == nil || d.content == nil:
+		return d.content
+	case d.rollout.give[member] == giveCurrent:
+		return d.content
+	case d.rollout.give[member] == giveComplete:
+		return d.complete
+	}
+	return nil
+}
+
 // uses returns the members that need the values of their Clusters. See Values.Use.
 func (d decision) uses() map[string]bool {
-	if d.content != nil && !d.content.refers {
-		return nil
-	}
-	uses := make(map[string]bool, len(d.members))
+	uses := map[string]bool{}
 	for _, member := range d.members {
-		uses[member.Name] = d.content != nil
+		if given := d.given(member.Name); given == nil || given.refers {
+			uses[member.Name] = given != nil
+		}
 	}
 	return uses
 }
@@ -132,7 +157,9 @@ func (r *Reconciler) decide(ctx context.Context, b *v1.Baseline) (decision, erro
 	if problem != nil {
 		d.problem = problem
 	}
-	d.content = content
+	if d.content = content; content != nil && b.Spec.Rollout != nil {
+		return d, r.rollOut(ctx, b, &d)
+	}
 	return d, nil
 }
 
@@ -146,13 +173,14 @@ func (r *Reconciler) templates(ctx context.Context) (access.Templates, error) {
 }
 
 func (r *Reconciler) writeStatus(ctx context.Context, b *v1.Baseline, d decision) (ctrl.Result, error) {
-	outcomes := r.Deliveries.Outcomes(d.id, d.members)
+	outcomes := d.rollout.waiting(r.Deliveries.Outcomes(d.id, d.members))
 	summary := delivery.Summarize(outcomes)
 	if d.problem != nil {
 		summary.Refuse(len(d.members), d.problem.Reason, d.problem.Message, d.problem.Stalled)
 	} else if summary.Reason == v1.ReasonDelivering {
 		describe(&summary, outcomes, d.content.set.Baseline.Revision)
 	}
+	d.rollout.explain(&summary)
 	s := &b.Status
 	change := summary.Change(b.Generation, delivery.Status{
 		Observed: &s.ObservedGeneration, Conditions: &s.Conditions, Clusters: &s.Clusters,
@@ -162,10 +190,17 @@ func (r *Reconciler) writeStatus(ctx context.Context, b *v1.Baseline, d decision
 			return
 		}
 		s.Revision, s.Objects = d.content.set.Baseline.Revision, d.content.set.Baseline.Objects
-		if summary.Reason == v1.ReasonApplied {
+		s.History = history(s.History, *d.content.set.Baseline, r.Now())
+		if d.rollout == nil && summary.Reason == v1.ReasonApplied || d.rollout != nil && d.rollout.complete {
 			s.CompleteRevision = s.Revision
 		}
+		if s.Waves = nil; d.rollout != nil {
+			s.Waves = d.rollout.waves
+		}
 	})
+	if d.rollout != nil && d.rollout.wait.Until.After(r.Now()) {
+		change.Until = d.rollout.wait.Until.Sub(r.Now())
+	}
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, b, change)
 }
 
@@ -173,10 +208,13 @@ func (r *Reconciler) writeStatus(ctx context.Context, b *v1.Baseline, d decision
 // member.
 func describe(summary *delivery.Summary, outcomes []delivery.Outcome, revision string) {
 	for _, o := range outcomes {
-		if o.Stage == delivery.Pending && o.Baseline != nil && o.Baseline.Revision == revision {
+		if o.Stage != delivery.Pending || o.Reported == nil {
+			continue
+		}
+		if said := o.Reported.Baseline; said != nil && said.Revision == revision {
 			summary.Reason = v1.ReasonApplying
 			summary.Message = fmt.Sprintf("%s clusters have it. In cluster %s, %d of %d objects are healthy",
-				summary.Clusters.Summary, o.Cluster, o.Baseline.Healthy, o.Baseline.Objects)
+				summary.Clusters.Summary, o.Cluster, said.Healthy, said.Objects)
 			return
 		}
 	}

@@ -5,6 +5,7 @@ package delivery
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -91,8 +92,10 @@ func (m *member) takes() bool {
 	return m.connected && m.refuses == "" && !m.forgotten && m.synced
 }
 
-// accepts reports whether an agent knows the kind of content that a set has.
-func (m *member) accepts(s *set.Set) bool { return !m.old || s.Baseline == nil && s.ID != set.Values }
+// accepts reports whether an agent knows the kind of set that an ID belongs to.
+func (m *member) accepts(id string) bool {
+	return !m.old || id != set.Values && !strings.HasPrefix(id, set.Baseline+"/")
+}
 
 // entry returns the required set with the given ID, or a zero value if no owner requires one.
 func (m *member) entry(id string) wanted {
@@ -181,7 +184,7 @@ func (m *member) due(id string, r rule) bool {
 		return false
 	}
 	if want := m.wanted(id); want != nil {
-		return !unchanged(want) && !m.hasWanted(id) && m.accepts(want)
+		return !unchanged(want) && !m.hasWanted(id) && m.accepts(id)
 	}
 	// A set without an owner is removed only after all owners have declared their sets.
 	return m.has[id] != nil && (r.complete || m.withheld || IsAbsent(m.entry(id).set))

@@ -57,11 +57,11 @@ type Outcome struct {
 	// expanded.
 	Namespaces   int32
 	Short, Spent []string
-	// Baseline is the agent's last report about a Baseline, possibly of an earlier revision. It is nil if the agent has
-	// reported none. It is shared and must not be changed. Known is true if the agent has reported its sets since the
-	// store started, and Connected is true if the agent is connected.
-	Baseline         *protocol.BaselineState
-	Known, Connected bool
+	// Reported is the agent's last report about any version of the set. It is nil if the agent has reported none. It is
+	// shared and must not be changed. Known is true if the agent has reported its sets since the store started, and
+	// Available is true if the set can be sent now.
+	Reported         *protocol.SetState
+	Known, Available bool
 	// Since is when an owner first declared the set with its current content.
 	Since time.Time
 	// Busy is true while many other sets are being sent to the member.
@@ -77,10 +77,8 @@ func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 		o := Outcome{Stage: Pending}
 		if m := g.members[name]; m != nil {
 			o = m.outcome(id)
-			o.Busy, o.Known, o.Connected = len(m.sends) > fewSends, m.reported, m.connected
-			if has := m.has[id]; has != nil {
-				o.Baseline = has.Baseline
-			}
+			o.Busy, o.Reported, o.Known = len(m.sends) > fewSends, m.has[id], m.reported
+			o.Available = m.takes() && !m.withheld && !m.hold.Waits() && m.accepts(id)
 			if o.Stage == Away && !m.reported && time.Since(g.started) < settleTime {
 				o.Stage = Unreported
 			}
@@ -128,7 +126,7 @@ func (m *member) outcome(id string) Outcome {
 		return refusedOutcome(v1.ReasonAgentReadOnly, m.whyWithheld(id))
 	case excess(m.entry(id).set):
 		return excessOutcome(m.name.Namespace)
-	case m.connected && !m.accepts(m.entry(id).set):
+	case m.connected && !m.accepts(id):
 		return refusedOutcome(v1.ReasonAgentTooOld, refusalText(v1.ReasonAgentTooOld))
 	case unchanged(m.entry(id).set):
 		return Outcome{Stage: Unreported}
