@@ -28,6 +28,7 @@ import (
 	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/internal/tenancy"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // content is what a Baseline delivers to members.
@@ -165,7 +166,11 @@ func (r *Reconciler) read(
 	var sources []baseline.Source
 	if len(live.Spec.Manifests) > 0 {
 		var documents [][]byte
-		for _, manifest := range live.Spec.Manifests {
+		for i, manifest := range live.Spec.Manifests {
+			if secret(manifest.Raw) {
+				return nil, invalid(fmt.Errorf("spec.manifests, item %d: everyone who can read the Baseline could read it: put it "+
+					"into a Secret and name that in from", i+1)), nil
+			}
 			documents = append(documents, manifest.Raw)
 		}
 		sources = append(sources, baseline.Source{Name: "spec.manifests", Text: bytes.Join(documents, []byte("\n---\n"))})
@@ -182,6 +187,14 @@ func (r *Reconciler) read(
 		return nil, invalid(err), nil
 	}
 	return objects, nil, nil
+}
+
+// secret reports whether a manifest in a spec is or may contain a Secret. The admission policy
+// drover-baseline-manifests rejects these, but a hub may lack the policy.
+func secret(manifest []byte) bool {
+	var o metav1.TypeMeta
+	err := untrusted.JSON(manifest, &o, untrusted.Large())
+	return err == nil && slices.Contains([]string{"Secret", "SecretList", "List"}, o.Kind)
 }
 
 // readSource reads a ConfigMap or Secret from the API server. It returns one source for each key.

@@ -71,15 +71,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	b = r.written.Newest(b)
 	d, err := r.decide(ctx, b)
+	err = errors.Join(err, r.Values.Use(ctx, req.NamespacedName, d.uses()))
+	r.Deliveries.Replace(key, d.sets()) // after an error, members keep the objects that they have
 	if errors.Is(err, errOutdated) {
 		return ctrl.Result{RequeueAfter: outdatedPause}, nil
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := r.Values.Use(ctx, req.NamespacedName, d.uses()); err != nil {
-		return ctrl.Result{}, err
-	}
-	r.Deliveries.Replace(key, d.sets())
 	if err := r.record(ctx, b, d.content); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -138,12 +136,12 @@ func (d decision) uses() map[string]bool {
 
 // decide reads everything that a Baseline depends on. A mistake in the objects, the role template or the selector
 // becomes the decision's problem. Members then keep the objects that they have, because they may not work without
-// them.
+// them. The same applies if decide returns an error.
 func (r *Reconciler) decide(ctx context.Context, b *v1.Baseline) (decision, error) {
 	d := decision{id: set.ID(set.Baseline, b.Name)}
 	var err error
 	if d.members, d.problem, err = index.Members(ctx, r.Client, b.Namespace, b.Spec.ClusterTarget); err != nil {
-		return decision{}, err
+		return d, err
 	}
 	if d.problem != nil && d.problem.Reason == v1.ReasonInvalidSelector {
 		all := v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{}}
@@ -152,15 +150,18 @@ func (r *Reconciler) decide(ctx context.Context, b *v1.Baseline) (decision, erro
 	}
 	content, problem, err := r.resolve(ctx, b)
 	if err != nil {
-		return decision{}, err
+		return d, err
 	}
 	if problem != nil {
 		d.problem = problem
 	}
-	if d.content = content; content != nil && b.Spec.Rollout != nil {
-		return d, r.rollOut(ctx, b, &d)
+	if d.content = content; content == nil || b.Spec.Rollout == nil {
+		return d, nil
 	}
-	return d, nil
+	if err = r.rollOut(ctx, b, &d); err != nil {
+		d.content = nil
+	}
+	return d, err
 }
 
 // templates returns all role templates.

@@ -156,7 +156,9 @@ func TestARevisionIsCompleteWithoutMembersThatAreAway(t *testing.T) {
 func TestRandomRolloutsKeepTheirLimits(t *testing.T) {
 	for seed := range uint64(1000) {
 		random := rand.New(rand.NewPCG(seed, 0))
-		s := stage{current: "1", pace: rollout.Pace{MaxConcurrent: 1 + random.IntN(3), MaxFailed: random.IntN(2), Waves: canaryFirst.Waves}}
+		s := stage{current: "1", pace: rollout.Pace{
+			MaxConcurrent: 1 + random.IntN(3), MaxFailed: random.IntN(2), Waves: canaryFirst.Waves,
+		}}
 		now := time.Now().Truncate(time.Second)
 		var members []observed
 		for i := range 2 + random.IntN(6) {
@@ -215,7 +217,8 @@ func checkLimits(t *testing.T, seed uint64, members []observed, s stage, before 
 			working++
 		}
 		if begins && m.labels["canary"] != "true" && slices.ContainsFunc(members, func(c observed) bool {
-			return c.labels["canary"] == "true" && c.available && c.revision != s.current && c.revision != "" && p.give[c.name] == 0
+			return c.labels["canary"] == "true" && c.available && c.revision != s.current && c.revision != "" &&
+				p.give[c.name] == 0
 		}) {
 			t.Fatalf("seed %d: %s begins before the canaries have begun, want them first", seed, m.name)
 		}

@@ -63,7 +63,7 @@ func pack(objects []json.RawMessage) ([]byte, error) {
 }
 
 // unpack returns the objects in a Secret, if they are those of the revision. The revision is a digest of the objects,
-// so nobody can replace them.
+// so no user can replace them.
 func unpack(secret *corev1.Secret, revision string) ([]json.RawMessage, error) {
 	r, err := gzip.NewReader(bytes.NewReader(secret.Data[keyObjects]))
 	if err != nil {
@@ -151,7 +151,7 @@ func (r *Reconciler) record(ctx context.Context, b *v1.Baseline, c *content) err
 			return fmt.Errorf("store revision %s of baseline %s/%s: %w", revision, b.Namespace, b.Name, err)
 		}
 		if old := slots[n]; old != nil {
-			secret.ResourceVersion = old.ResourceVersion
+			secret.UID, secret.ResourceVersion = old.UID, old.ResourceVersion
 			err = r.Client.Update(ctx, secret, owned.FieldOwner)
 		} else {
 			err = r.Client.Create(ctx, secret, owned.FieldOwner)

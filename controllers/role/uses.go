@@ -21,8 +21,8 @@ type uses struct {
 	until time.Duration
 }
 
-// uses finds the members in which a template is bound or used by a Baseline. It considers only bindings that have not expired and that are
-// allowed to use the template.
+// uses finds the members in which a template is bound or used by a Baseline. It considers only bindings that have not
+// expired and that are allowed to use the template.
 func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses, error) {
 	found := finding{now: r.Now(), known: map[types.NamespacedName]struct{}{}, targets: map[string]struct{}{}}
 	if template.Spec.Context == v1.ContextCluster {

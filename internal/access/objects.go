@@ -53,7 +53,8 @@ func ClusterBinding(templates Templates, b *v1.ClusterRoleTemplateBinding) (*rba
 func BaselineBinding(templates Templates, b *v1.Baseline) (*rbacv1.ClusterRoleBinding, error) {
 	template, found := templates[b.Spec.RoleTemplateName]
 	if found && template.Spec.Context != v1.ContextCluster {
-		return nil, refuse(v1.ReasonContextMismatch, "role template %s has context %s: a Baseline needs a template with context %s",
+		return nil, refuse(v1.ReasonContextMismatch,
+			"role template %s has context %s: a Baseline needs a template with context %s",
 			template.Name, template.Spec.Context, v1.ContextCluster)
 	}
 	role, err := boundRole(templates, b.Spec.RoleTemplateName, v1.ContextCluster)

@@ -223,7 +223,8 @@ func stalling() []string {
 func rank(reason string) int {
 	return 1 + slices.Index([]string{
 		v1.ReasonAgentReadOnly, v1.ReasonAgentTooOld, v1.ReasonNoLeader, v1.ReasonDrifted, v1.ReasonRoleMissing,
-		v1.ReasonUnhealthy, v1.ReasonDeliveryFailed, v1.ReasonForbidden, v1.ReasonConflict, v1.ReasonFighting, v1.ReasonHubRestored, v1.ReasonIdentityMismatch,
+		v1.ReasonUnhealthy, v1.ReasonDeliveryFailed, v1.ReasonForbidden, v1.ReasonConflict, v1.ReasonFighting,
+		v1.ReasonHubRestored, v1.ReasonIdentityMismatch,
 	}, reason)
 }
 

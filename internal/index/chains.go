@@ -131,8 +131,8 @@ func ProjectToProjectBindings(
 	return names(bindings), err
 }
 
-// RoleTo returns the bindings of a kind, or the Baselines, that name a role template or a template that inherits it. For each kind B,
-// RoleTo[B] is a Lookup.
+// RoleTo returns the bindings of a kind, or the Baselines, that name a role template or a template that inherits it.
+// For each kind B, RoleTo[B] is a Lookup.
 func RoleTo[B roleUser](
 	ctx context.Context, reader client.Reader, role client.Object,
 ) ([]types.NamespacedName, error) {

@@ -44,8 +44,9 @@ func SourceOutline(object any) (any, error) {
 func SourceToBaselines(kind string) Lookup {
 	return func(ctx context.Context, reader client.Reader, source client.Object) ([]types.NamespacedName, error) {
 		var list v1.BaselineList
-		if err := reader.List(ctx, &list, client.InNamespace(source.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list baselines of %s: %w", source.GetNamespace(), err)
+		workspace := source.GetNamespace()
+		if err := reader.List(ctx, &list, client.InNamespace(workspace), client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list baselines of %s: %w", workspace, err)
 		}
 		var found []types.NamespacedName
 		for i := range list.Items {

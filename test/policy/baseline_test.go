@@ -31,7 +31,8 @@ func testBaseline(t *testing.T, h *fixture) {
 	refusal := "user basewriter cannot bind roletemplates cluster-viewer in namespace " + workspace
 	wantRefused(t, writer.Create(t.Context(), baselineOf(t, workspace, "x", "ConfigMap")), refusal)
 	for _, kind := range []string{"Secret", "SecretList", "List"} {
-		wantRefused(t, author.Create(t.Context(), baselineOf(t, workspace, "x", kind)), "a Secret or List does not belong in manifests")
+		err := author.Create(t.Context(), baselineOf(t, workspace, "x", kind))
+		wantRefused(t, err, "a Secret or List does not belong in manifests")
 	}
 	b := baselineOf(t, workspace, "x", "ConfigMap")
 	wantTaken(t, author.Create(t.Context(), b))
@@ -54,9 +55,9 @@ func testBaseline(t *testing.T, h *fixture) {
 func testBaselineSource(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	verbs := []string{"create", "update", "patch", "delete"}
-	write := []string{"configmaps", "secrets"}
-	h.allow(t, "sourceeditor", workspace, may(write[0], verbs...), may(write[1], verbs...))
-	h.allow(t, "sourceowner", workspace, may(write[0], verbs...), may(write[1], verbs...), may("baselines/sources", "update"))
+	configMaps, secrets := may("configmaps", verbs...), may("secrets", verbs...)
+	h.allow(t, "sourceeditor", workspace, configMaps, secrets)
+	h.allow(t, "sourceowner", workspace, configMaps, secrets, may("baselines/sources", "update"))
 	editor, owner := h.as(t, "sourceeditor"), h.as(t, "sourceowner")
 	const use, none = `{"metadata":{"labels":{"baselines.cluster.drover.dev/use":"true"}}}`,
 		`{"metadata":{"labels":{"baselines.cluster.drover.dev/use":null}}}`
@@ -74,11 +75,13 @@ func testBaselineSource(t *testing.T, h *fixture) {
 			wantRefused(t, editor.Patch(t.Context(), labelled("x"), merge("%s", none)), refusal)
 			wantRefused(t, editor.Delete(t.Context(), labelled("x")), refusal)
 			wantTaken(t, owner.Patch(t.Context(), labelled("x"), change))
-			plain := object(t, fmt.Sprintf("{apiVersion: v1, kind: %s, metadata: {name: plain, namespace: %s}}", kind, workspace))
+			plain := object(t, fmt.Sprintf("{apiVersion: v1, kind: %s, metadata: {name: plain, namespace: %s}}",
+				kind, workspace))
 			wantTaken(t, editor.Create(t.Context(), plain))
 			wantRefused(t, editor.Patch(t.Context(), plain.DeepCopy(), merge("%s", use)), refusal)
 			if kind == "Secret" {
-				wantRefused(t, owner.Patch(t.Context(), plain.DeepCopy(), merge("%s", use)), "user sourceowner cannot get secrets plain")
+				err := owner.Patch(t.Context(), plain.DeepCopy(), merge("%s", use))
+				wantRefused(t, err, "user sourceowner cannot get secrets plain")
 			} else {
 				wantTaken(t, owner.Patch(t.Context(), plain.DeepCopy(), merge("%s", use)))
 			}

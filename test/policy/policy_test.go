@@ -196,7 +196,9 @@ func (h *fixture) awaitPolicies(t *testing.T) {
 		return h.Client.Create(ctx, baselineOf(t, h.workspace, "probe", "Secret"), client.DryRunAll)
 	}
 	tries["drover-baseline-source-secret"] = func(ctx context.Context) error {
-		return probe.Create(ctx, in("{apiVersion: v1, kind: Secret, metadata: {name: x, namespace: WS, labels: {baselines.cluster.drover.dev/use: 'true'}}}"), client.DryRunAll)
+		o := in("{apiVersion: v1, kind: Secret, metadata: {name: x, namespace: WS, labels: " +
+			"{baselines.cluster.drover.dev/use: 'true'}}}")
+		return probe.Create(ctx, o, client.DryRunAll)
 	}
 	bare := "{kind: Cluster, metadata: {name: probe, namespace: WS}}"
 	tries["drover-cluster-labels"] = func(ctx context.Context) error {
