@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"testing"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -55,7 +56,8 @@ func testBaseline(t *testing.T, h *fixture) {
 func testBaselineSource(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	verbs := []string{"create", "update", "patch", "delete"}
-	configMaps, secrets := may("configmaps", verbs...), may("secrets", verbs...)
+	configMaps := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: verbs}
+	secrets := may("secrets", verbs...)
 	h.allow(t, "sourceeditor", workspace, configMaps, secrets)
 	h.allow(t, "sourceowner", workspace, configMaps, secrets, may("baselines/sources", "update"))
 	editor, owner := h.as(t, "sourceeditor"), h.as(t, "sourceowner")

@@ -198,7 +198,7 @@ func (h *fixture) awaitPolicies(t *testing.T) {
 	tries["drover-baseline-source-secret"] = func(ctx context.Context) error {
 		o := in("{apiVersion: v1, kind: Secret, metadata: {name: x, namespace: WS, labels: " +
 			"{baselines.cluster.drover.dev/use: 'true'}}}")
-		return probe.Create(ctx, o, client.DryRunAll)
+		return h.as(t, "probe-facts").Create(ctx, o, client.DryRunAll)
 	}
 	bare := "{kind: Cluster, metadata: {name: probe, namespace: WS}}"
 	tries["drover-cluster-labels"] = func(ctx context.Context) error {
