@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/drover-dev/drover/agent/repair"
 	"github.com/drover-dev/drover/agent/watch"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -200,7 +201,7 @@ func (l *leadership) set(id string) *localSet {
 	defer l.state.mu.Unlock()
 	s := l.state.sets[id]
 	if s == nil {
-		s = &localSet{id: id, label: labelOf(id), claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
+		s = &localSet{id: id, label: labelOf(id), claimed: map[ref]bool{}, budgets: map[ref]*repair.Budget{}}
 		l.state.sets[id] = s
 		if _, taken := l.state.ids[s.label]; !taken || !strings.HasPrefix(id, leftPrefix) {
 			l.state.ids[s.label] = id

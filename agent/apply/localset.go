@@ -6,6 +6,7 @@ package apply
 import (
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/drover-dev/drover/agent/repair"
 	"github.com/drover-dev/drover/internal/set"
 )
 
@@ -20,7 +21,7 @@ type localSet struct {
 	kept     kept
 	deleting bool
 	claimed  map[ref]bool
-	budgets  map[ref]*budget
+	budgets  map[ref]*repair.Budget
 	quotas   *quotas // nil until the quotas have been read
 }
 
