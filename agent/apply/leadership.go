@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/drover-dev/drover/agent/baseline"
 	"github.com/drover-dev/drover/agent/repair"
 	"github.com/drover-dev/drover/agent/watch"
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -60,6 +61,7 @@ type leadership struct {
 	ready     chan struct{}
 	state     *state
 	hub       hubHistory
+	baselines *baseline.Keeper
 	unclaimed func([]string) // called after each check with the names of objects that belong to no set
 }
 
@@ -76,6 +78,8 @@ type state struct {
 	roles     roleSets
 	found     map[string]time.Time // when a ClusterRole that belongs to no set was last found, by name
 	unclaimed bool                 // whether the last check found unclaimed objects
+	baselines map[string]bool      // IDs of the sets with a Baseline
+	values    map[string]string    // values for Baselines; nil until their set has arrived
 	unseen    map[string]bool      // IDs of stored sets that this leader has not reconciled yet
 }
 
@@ -87,7 +91,7 @@ func newLeadership(ctx context.Context, o Options) *leadership {
 			sets: map[string]*localSet{}, asked: map[string]request{}, ids: map[string]string{},
 			project: map[string]map[string]bool{}, owners: map[ref]string{},
 			waiting: map[ref]map[string]bool{}, applied: map[ref]applied{}, roles: newRoleSets(), found: map[string]time.Time{},
-			unseen: map[string]bool{},
+			unseen: map[string]bool{}, baselines: map[string]bool{},
 		},
 	}
 	l.cache = newObjectCache(l.changed)
@@ -96,6 +100,8 @@ func newLeadership(ctx context.Context, o Options) *leadership {
 			l.queue.Add(id)
 		}
 	})
+	l.baselines = baseline.New(ctx, baseline.Options{Client: o.Kube, Secrets: o.Secrets, Write: l.lanes.do,
+		Changed: func(id string) { l.queue.AddAfter(id, settle) }, Now: o.Now, Log: o.Log})
 	context.AfterFunc(ctx, l.queue.ShutDown)
 	return l
 }
@@ -111,6 +117,7 @@ func (l *leadership) run() {
 		watches.Go(func() { l.cache[k.Name].Follow(ctx, l.collection(k)) })
 	}
 	defer watches.Wait()
+	defer l.baselines.Wait()
 	if !l.load(ctx) {
 		return
 	}
@@ -216,6 +223,9 @@ func (l *leadership) follow(s *localSet) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
 	l.state.roles.follow(s)
+	for _, id := range l.state.followBaseline(s) {
+		l.queue.Add(id)
+	}
 	for project, ids := range l.state.project {
 		if delete(ids, s.id); len(ids) == 0 {
 			delete(l.state.project, project)
@@ -234,11 +244,13 @@ func (l *leadership) forget(s *localSet) {
 	l.unclaim(s, nil)
 	l.state.mu.Lock()
 	delete(l.state.sets, s.id)
+	delete(l.state.baselines, s.id)
 	if l.state.ids[s.label] == s.id {
 		delete(l.state.ids, s.label)
 	}
 	l.state.mu.Unlock()
 	l.seen(s.id)
+	l.baselines.Close(s.id)
 	l.publisher.Delete(s.id)
 }
 

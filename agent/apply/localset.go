@@ -4,6 +4,8 @@
 package apply
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/drover-dev/drover/agent/repair"
@@ -23,6 +25,8 @@ type localSet struct {
 	claimed  map[ref]bool
 	budgets  map[ref]*repair.Budget
 	quotas   *quotas // nil until the quotas have been read
+	// published is when the state of a Baseline was last published.
+	published time.Time
 }
 
 // quotas holds the current quota of each namespace.

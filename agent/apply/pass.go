@@ -52,7 +52,7 @@ func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 		state.Phase = protocol.SetExpired
 	}
 	p.schedule(gone)
-	if l.publisher.publish(state) {
+	if !(baselinePass{p}).tooSoon(state) && l.publisher.publish(state) {
 		bring, _ := rolesOf(s)
 		l.wakeBinders(bring...)
 	}
@@ -63,7 +63,7 @@ func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 // schedule queues the next pass. Another pass is due after a problem, when the set expires, or when the agent may
 // repair an object.
 func (p *pass) schedule(gone bool) {
-	if id := p.set.id; len(p.problems) > 0 {
+	if id := p.set.id; retried(p.problems) {
 		p.queue.AddRateLimited(id)
 	} else {
 		p.queue.Forget(id)
@@ -160,6 +160,7 @@ func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 	if p.allWell(ordered[2]) {
 		p.applyAll(ctx, ordered[3])
 	}
+	baselinePass{p}.keep(ctx, state)
 	if !p.waits() { // a binding is removed only after its replacement has been applied
 		p.prune(ctx)
 	}

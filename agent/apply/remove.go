@@ -150,7 +150,12 @@ func (p *pass) failedUnlessGone(ctx context.Context, r ref, err error) {
 	}
 }
 
+// removeObjects removes the objects of the set. The binding that grants the rights of a Baseline is removed only after
+// the Baseline's objects.
 func (p *pass) removeObjects(ctx context.Context) {
+	if !(baselinePass{p}).remove(ctx) {
+		return
+	}
 	p.wanted = map[ref]bool{}
 	p.set.quotas = nil
 	p.prune(ctx)

@@ -58,6 +58,7 @@ func trusted() map[string]string {
 		"internal/signin/keys/keys.go":        own,
 		"internal/signin/keyring/seal.go":     "it was sealed with the hub's own key",
 		"agent/apply/":                        "the hub's sets, and answers of the member's API server",
+		"agent/baseline/":                     "the agent's own Secret, and " + apis,
 		"agent/daemon/loglevel.go":            "it is an answer of the agent itself, of which at most four KiB are read",
 		"agent/deployment/":                   "it comes from the hub or from the member's API server",
 		"agent/direct/access.go":              hub,

@@ -137,6 +137,16 @@ func agentRules() []rule {
 			why: "the daemon starts the agent's duties, so no duty can import it",
 		},
 		{
+			from: "agent/baseline",
+			ours: []string{"./agent/kube", "./agent/repair", "./agent/watch", "./api", "./internal/baseline",
+				"./internal/protocol", "./internal/set"},
+			why: "a Baseline is applied as its own user: code with the agent's rights is out of its reach",
+		},
+		{
+			from: "agent/repair", only: []string{"std"},
+			why: "repair only counts repairs",
+		},
+		{
 			from: "agent/forward", ours: with("./internal/request"),
 			why: "users' requests are independent of the agent's own duties",
 		},

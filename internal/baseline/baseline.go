@@ -83,25 +83,14 @@ func isNamespace(o *unstructured.Unstructured) bool {
 	return o.GetKind() == "Namespace" && o.GetAPIVersion() == "v1"
 }
 
-// Stages groups objects by the order in which they are applied: Namespaces and CustomResourceDefinitions, other
-// objects, and finally objects that can block requests of others until a workload of the Baseline serves them. The
-// objects of a stage are applied in any order. Before the second stage, the CustomResourceDefinitions must be
-// established.
-func Stages(objects []*unstructured.Unstructured) [3][]*unstructured.Unstructured {
-	var stages [3][]*unstructured.Unstructured
-	for _, o := range objects {
-		at := stageOf(o)
-		stages[at] = append(stages[at], o)
-	}
-	return stages
-}
+// StageCount is the number of stages.
+const StageCount = 3
 
-func stageOf(o *unstructured.Unstructured) int {
-	group, _, grouped := strings.Cut(o.GetAPIVersion(), "/")
-	if !grouped {
-		group = ""
-	}
-	switch group + "/" + o.GetKind() {
+// Stage returns the stage in which objects of a kind are applied: 0 for Namespaces and CustomResourceDefinitions, 2 for
+// objects that can block requests of others until a workload of the Baseline serves them, and 1 for other objects. The
+// objects of a stage are applied in any order. Before stage 1, the CustomResourceDefinitions must be established.
+func Stage(apiVersion, kind string) int {
+	switch Group(apiVersion) + "/" + kind {
 	case "/Namespace", "apiextensions.k8s.io/CustomResourceDefinition":
 		return 0
 	case "admissionregistration.k8s.io/MutatingWebhookConfiguration",
@@ -109,4 +98,13 @@ func stageOf(o *unstructured.Unstructured) int {
 		return 2
 	}
 	return 1
+}
+
+// Group returns the API group in an apiVersion. It is empty for the core group.
+func Group(apiVersion string) string {
+	group, _, grouped := strings.Cut(apiVersion, "/")
+	if !grouped {
+		return ""
+	}
+	return group
 }

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
 	"github.com/drover-dev/drover/internal/baseline"
 )
 
@@ -186,20 +184,17 @@ metadata: {name: last.a.io}
 	if err != nil {
 		t.Fatal(err)
 	}
-	var objects []*unstructured.Unstructured
+	var stages [baseline.StageCount][]string
 	for _, r := range raw {
 		o, err := baseline.Decode(r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects = append(objects, o)
+		at := baseline.Stage(o.GetAPIVersion(), o.GetKind())
+		stages[at] = append(stages[at], o.GetName())
 	}
 	var got []string
-	for _, stage := range baseline.Stages(objects) {
-		var names []string
-		for _, o := range stage {
-			names = append(names, o.GetName())
-		}
+	for _, names := range stages {
 		got = append(got, strings.Join(names, " "))
 	}
 	if want := "first.a.io first | middle middle-too | last last.a.io"; strings.Join(got, " | ") != want {
