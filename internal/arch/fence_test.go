@@ -147,7 +147,7 @@ func agentRules() []rule {
 			why: "repair only counts repairs",
 		},
 		{
-			from: "agent/forward", ours: with("./internal/request"),
+			from: "agent/forward", ours: with("./internal/baseline", "./internal/request"),
 			why: "users' requests are independent of the agent's own duties",
 		},
 		{
