@@ -50,9 +50,7 @@ func (b baselinePass) keep(ctx context.Context, state *protocol.SetState) {
 	p.mu.Lock()
 	troubled := len(p.problems) > 0
 	p.mu.Unlock()
-	result := baseline.Result{
-		State: protocol.BaselineState{Revision: content.Revision, Objects: int32(len(content.Objects))},
-	}
+	result := baseline.Result{State: *beginning(content)}
 	if !troubled {
 		p.state.mu.Lock()
 		values := p.state.values
@@ -63,6 +61,23 @@ func (b baselinePass) keep(ctx context.Context, state *protocol.SetState) {
 	state.Baseline = &result.State
 	p.mu.Unlock()
 	b.note(result)
+}
+
+// beginning returns the state of a Baseline of which no object is known to be healthy. It is nil for other sets.
+func beginning(content *set.BaselineContent) *protocol.BaselineState {
+	if content == nil {
+		return nil
+	}
+	return &protocol.BaselineState{Revision: content.Revision, Objects: int32(len(content.Objects))}
+}
+
+// meanwhile returns the state that is published while a pass continues: the last one, unless the revision is new.
+func (b baselinePass) meanwhile() *protocol.BaselineState {
+	now := beginning(b.pass.set.content.Baseline)
+	if last := b.pass.publisher.state(b.pass.set.id).Baseline; now != nil && last != nil && last.Revision == now.Revision {
+		return last
+	}
+	return now
 }
 
 // remove removes the objects of the Baseline, and reports whether all of them are gone.

@@ -197,7 +197,8 @@ func (l *leadership) adopt(one saved) {
 	l.state.mu.Lock()
 	l.state.unseen[id] = true
 	l.state.mu.Unlock()
-	l.publisher.publish(protocol.SetState{ID: id, Digest: one.set.Digest, Phase: protocol.SetPending})
+	l.publisher.publish(protocol.SetState{ID: id, Digest: one.set.Digest, Phase: protocol.SetPending,
+		Baseline: beginning(s.content.Baseline)})
 	l.queue.Add(id)
 }
 

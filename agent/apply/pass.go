@@ -24,7 +24,7 @@ func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 		leadership: l, set: s, now: l.options.Now(),
 		wanted: map[ref]bool{}, problems: map[ref]protocol.SetObject{}, writing: map[ref]bool{}, altered: map[ref]string{},
 	}
-	state := protocol.SetState{ID: s.id, Digest: s.wanted.Digest}
+	state := protocol.SetState{ID: s.id, Digest: s.wanted.Digest, Baseline: baselinePass{p}.meanwhile()}
 	over := p.publishMeanwhile(&state)
 	defer over()
 	gone := s.deleting || p.expired()

@@ -399,6 +399,28 @@ func (m *member) change(t *testing.T, manager string) {
 	}
 }
 
+func TestAFightIsReportedWithItsManager(t *testing.T) {
+	t.Parallel()
+	m := newMember(t, []string{""}, "configmaps")
+	started := time.Now()
+	m.now = func() time.Time { return started }
+	c := m.content(t, first)
+	m.await(t, c, healthy)
+	var last Result
+	for range 3 {
+		m.change(t, "helm")
+		last = m.await(t, c, func(Result) error {
+			if got := m.configMap(t, "first").Data["a"]; got != "b" {
+				return fmt.Errorf("got the value %q, want it repaired", got)
+			}
+			return nil
+		})
+	}
+	if err := hasPhase(protocol.SetFighting, `"helm"`)(last); err != nil || last.Again <= 0 {
+		t.Errorf("after three repairs: %v, and another pass in %s, want the fight to be looked at again", err, last.Again)
+	}
+}
+
 func TestReportOnlyReports(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, []string{""}, "configmaps")
