@@ -74,7 +74,8 @@ func TestErrorsOfSecretsContainNoValues(t *testing.T) {
 		err  error
 		want protocol.SetPhase
 	}{
-		"invalid":    {configMap, status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "hunter2"), protocol.SetFailed},
+		"invalid": {configMap, status(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "hunter2"),
+			protocol.SetFailed},
 		"a webhook":  {secret, status(http.StatusForbidden, metav1.StatusReasonForbidden, webhook), protocol.SetForbidden},
 		"a conflict": {secret, status(http.StatusConflict, metav1.StatusReasonConflict, "hunter2"), protocol.SetFailed},
 		"a bad one":  {secret, status(http.StatusBadRequest, metav1.StatusReasonBadRequest, "hunter2"), protocol.SetFailed},
