@@ -233,6 +233,8 @@ func (w *world) conditions(ctx context.Context, object client.Object) ([]metav1.
 		return o.Status.Conditions, err
 	case *v1.ProjectRoleTemplateBinding:
 		return o.Status.Conditions, err
+	case *v1.Baseline:
+		return o.Status.Conditions, err
 	case *v1.Project:
 		return o.Status.Conditions, err
 	case *v1.RoleTemplate:

@@ -18,8 +18,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/baseline"
 	"github.com/drover-dev/drover/controllers/binding"
 	"github.com/drover-dev/drover/controllers/direct"
 	"github.com/drover-dev/drover/controllers/plan"
@@ -40,8 +42,11 @@ type workspaces struct {
 	guards     *project.Guards
 	progress   *plan.Progress
 	poller     *release.Poller
+	values     *baseline.Values
 	// caches of the Secrets that users have labeled for projects and plans
 	projectSecrets, planSecrets cache.Cache
+	// cache of the metadata of the ConfigMaps and Secrets that users have labeled for Baselines
+	baselineSources cache.Cache
 }
 
 // newWorkspaces creates the delivery store and the state that plans wait for.
@@ -52,6 +57,9 @@ func newWorkspaces(s shared) (*workspaces, error) {
 		return nil, err
 	}
 	if w.planSecrets, err = labelledSecrets(s.mgr, v1.LabelPlansUse, selection.Equals, "true"); err != nil {
+		return nil, err
+	}
+	if w.baselineSources, err = labelledSources(s.mgr); err != nil {
 		return nil, err
 	}
 	w.deliveries = delivery.New(delivery.Options{
@@ -69,6 +77,7 @@ func newWorkspaces(s shared) (*workspaces, error) {
 		reach = release.Private
 	}
 	w.poller = release.NewPoller(release.New(reach).Latest, time.Now)
+	w.values = &baseline.Values{Clusters: s.client, Deliveries: w.deliveries}
 	w.guards, err = project.NewGuards(s.client, w.deliveries)
 	return w, err
 }
@@ -76,7 +85,7 @@ func newWorkspaces(s shared) (*workspaces, error) {
 // runnables returns the runnables that run in addition to the controllers.
 func (w *workspaces) runnables() []manager.Runnable {
 	return []manager.Runnable{
-		w.projectSecrets, w.planSecrets, counter{Store: w.deliveries, hub: w.client}, w.progress, w.poller,
+		w.projectSecrets, w.planSecrets, w.baselineSources, counter{Store: w.deliveries, hub: w.client}, w.progress, w.poller,
 		manager.RunnableFunc(w.Members.Lead),
 		role.BuiltIn{
 			Live: w.mgr.GetAPIReader(), Writer: w.client, Log: w.mgr.GetLogger().WithName("built-in-roles"),
@@ -93,7 +102,8 @@ func (w *workspaces) runnables() []manager.Runnable {
 func (w *workspaces) controllers() []wiring.Controller {
 	return append([]wiring.Controller{
 		{Name: set.Guards, Reconciler: w.guards, Triggers: []wiring.Trigger{w.onAffecting(&v1.Cluster{}, index.Self)}},
-		w.direct(), w.roles(), w.projects(), w.plans(),
+		{Name: set.Values, Reconciler: w.values, Triggers: []wiring.Trigger{w.onAffecting(&v1.Cluster{}, index.Self)}},
+		w.direct(), w.roles(), w.projects(), w.plans(), w.baselines(),
 	}, w.bindings()...)
 }
 
@@ -124,6 +134,7 @@ func (w *workspaces) roles() wiring.Controller {
 			wiring.OnChange(&v1.RoleTemplate{}), w.onAffecting(&v1.RoleTemplate{}, index.RoleToRoles),
 			w.onAffecting(&v1.ClusterRoleTemplateBinding{}, index.BindingToRoles),
 			w.onAffecting(&v1.ProjectRoleTemplateBinding{}, index.BindingToRoles),
+			w.onAffecting(&v1.Baseline{}, index.BindingToRoles),
 			w.onAffecting(&v1.Project{}, index.ProjectToRoles), w.onAffecting(&v1.Cluster{}, index.ClusterToRoles),
 			onOutcome(w.deliveries, 50*time.Millisecond, set.Role),
 		},
@@ -195,8 +206,44 @@ func (w *workspaces) plans() wiring.Controller {
 	}
 }
 
-// labelledSecrets returns a cache of the Secrets with a given label, without their content. A separate cache is needed
-// because a cache accepts only one selector, and the manager's own cache selects the Secrets that Drover created.
+func (w *workspaces) baselines() wiring.Controller {
+	return wiring.Controller{
+		Name: set.Baseline, Workers: 4, Reconciler: &baseline.Reconciler{
+			Client: w.client, Live: w.live, Sources: w.baselineSources, Recorder: w.recorder("drover-baseline"),
+			Deliveries: w.deliveries, Values: w.values, Settled: w.settled(since(w.Started)), Now: time.Now,
+		},
+		Triggers: []wiring.Trigger{
+			wiring.OnChange(&v1.Baseline{}), w.onAffecting(&v1.Cluster{}, index.ClusterTo[*v1.Baseline]),
+			w.onAffecting(&v1.RoleTemplate{}, index.RoleTo[*v1.Baseline]),
+			w.onSource(index.SourceConfigMap), w.onSource(index.SourceSecret),
+			onOutcome(w.deliveries, 50*time.Millisecond, set.Baseline),
+		},
+	}
+}
+
+// onSource returns a trigger that enqueues the Baselines that use a changed ConfigMap or Secret.
+func (w *workspaces) onSource(kind string) wiring.Trigger {
+	return wiring.OnSource(source.Kind(
+		w.baselineSources, client.Object(index.SourceMetadata(kind)), index.Enqueue(w.client, index.SourceToBaselines(kind)),
+		predicate.ResourceVersionChangedPredicate{}))
+}
+
+// labelledSources returns a cache of the metadata of the ConfigMaps and Secrets that Baselines may use.
+func labelledSources(mgr ctrl.Manager) (cache.Cache, error) {
+	labelled := cache.ByObject{
+		Label: labels.SelectorFromSet(labels.Set{v1.LabelBaselinesUse: "true"}), Transform: index.SourceOutline,
+	}
+	return cache.New(mgr.GetConfig(), cache.Options{
+		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(),
+		ByObject: map[client.Object]cache.ByObject{
+			index.SourceMetadata(index.SourceConfigMap): labelled, index.SourceMetadata(index.SourceSecret): labelled,
+		},
+	})
+}
+
+// labelledSecrets returns a cache of the Secrets with a given label. The cache does not contain the Secrets' content. A
+// separate cache is needed because a cache accepts only one selector. The manager's own cache selects the Secrets that
+// Drover created.
 func labelledSecrets(
 	mgr ctrl.Manager, label string, operator selection.Operator, values ...string,
 ) (cache.Cache, error) {

@@ -28,6 +28,7 @@ type Options struct {
 	// Client sends requests to the API server. It decodes only the metadata of objects.
 	Client  rest.Interface
 	Objects *kube.Objects
+	Kube    *kube.Client  // applies the objects of Baselines as their users
 	Secrets *kube.Secrets // Secrets in the agent's namespace
 	// Topic receives the states of sets for publication.
 	Topic *stream.Topic

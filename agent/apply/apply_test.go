@@ -102,7 +102,7 @@ func (m *fixture) lead(t *testing.T, change ...func(*apply.Options)) *agent {
 	t.Helper()
 	a := &agent{counts: counts{&atomic.Int64{}, &atomic.Int64{}}, stream: stream.New()}
 	c := m.kube(t, func(next http.RoundTripper) http.RoundTripper { return transport{next, a.counts} })
-	o := apply.Options{Client: c.REST, Objects: c.Objects(), Secrets: c.Secrets(protocol.AgentNamespace),
+	o := apply.Options{Client: c.REST, Kube: c, Objects: c.Objects(), Secrets: c.Secrets(protocol.AgentNamespace),
 		Topic: a.stream.Topic(protocol.SubjectSets), Log: testr.New(t)}
 	for _, f := range change {
 		f(&o)

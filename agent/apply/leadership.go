@@ -14,6 +14,8 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/drover-dev/drover/agent/baseline"
+	"github.com/drover-dev/drover/agent/repair"
 	"github.com/drover-dev/drover/agent/watch"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/await"
@@ -60,6 +62,7 @@ type leadership struct {
 	ready     chan struct{}
 	state     *state
 	hub       hubHistory
+	baselines *baseline.Keeper
 	unclaimed func([]string) // called after each check with the names of objects that belong to no set
 }
 
@@ -76,6 +79,8 @@ type state struct {
 	roles     roleSets
 	found     map[string]time.Time // when a ClusterRole that belongs to no set was last found, by name
 	unclaimed bool                 // whether the last check found unclaimed objects
+	baselines map[string]bool      // IDs of the sets with a Baseline
+	values    map[string]string    // values for Baselines; nil until their set has arrived
 	unseen    map[string]bool      // IDs of stored sets that this leader has not reconciled yet
 }
 
@@ -88,7 +93,7 @@ func newLeadership(ctx context.Context, o Options) *leadership {
 			sets: map[string]*localSet{}, asked: map[string]request{}, ids: map[string]string{},
 			project: map[string]map[string]bool{}, owners: map[ref]string{},
 			waiting: map[ref]map[string]bool{}, applied: map[ref]applied{}, roles: newRoleSets(), found: map[string]time.Time{},
-			unseen: map[string]bool{},
+			unseen: map[string]bool{}, baselines: map[string]bool{},
 		},
 	}
 	l.cache = newObjectCache(l.changed)
@@ -97,6 +102,8 @@ func newLeadership(ctx context.Context, o Options) *leadership {
 			l.queue.Add(id)
 		}
 	})
+	l.baselines = baseline.New(ctx, baseline.Options{Client: o.Kube, Secrets: o.Secrets, Write: l.lanes.do,
+		Changed: func(id string) { l.queue.AddAfter(id, settle) }, Now: o.Now, Log: o.Log})
 	context.AfterFunc(ctx, l.queue.ShutDown)
 	return l
 }
@@ -111,6 +118,7 @@ func (l *leadership) run(ctx context.Context) {
 		watches.Go(func() { l.cache[k.Name].Follow(ctx, l.collection(k)) })
 	}
 	defer watches.Wait()
+	defer l.baselines.Wait()
 	if !l.load(ctx) {
 		return
 	}
@@ -188,7 +196,8 @@ func (l *leadership) adopt(one saved) {
 	l.state.mu.Lock()
 	l.state.unseen[id] = true
 	l.state.mu.Unlock()
-	l.publisher.publish(protocol.SetState{ID: id, Digest: one.set.Digest, Phase: protocol.SetPending})
+	l.publisher.publish(protocol.SetState{ID: id, Digest: one.set.Digest, Phase: protocol.SetPending,
+		Baseline: beginning(s.content.Baseline)})
 	l.queue.Add(id)
 }
 
@@ -199,7 +208,7 @@ func (l *leadership) set(id string) *localSet {
 	defer l.state.mu.Unlock()
 	s := l.state.sets[id]
 	if s == nil {
-		s = &localSet{id: id, label: labelOf(id), claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
+		s = &localSet{id: id, label: labelOf(id), claimed: map[ref]bool{}, budgets: map[ref]*repair.Budget{}}
 		l.state.sets[id] = s
 		if _, taken := l.state.ids[s.label]; !taken || !strings.HasPrefix(id, leftPrefix) {
 			l.state.ids[s.label] = id
@@ -214,6 +223,9 @@ func (l *leadership) follow(s *localSet) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
 	l.state.roles.follow(s)
+	for _, id := range l.state.followBaseline(s) {
+		l.queue.Add(id)
+	}
 	for project, ids := range l.state.project {
 		if delete(ids, s.id); len(ids) == 0 {
 			delete(l.state.project, project)
@@ -232,11 +244,13 @@ func (l *leadership) forget(s *localSet) {
 	l.unclaim(s, nil)
 	l.state.mu.Lock()
 	delete(l.state.sets, s.id)
+	delete(l.state.baselines, s.id)
 	if l.state.ids[s.label] == s.id {
 		delete(l.state.ids, s.label)
 	}
 	l.state.mu.Unlock()
 	l.seen(s.id)
+	l.baselines.Close(s.id)
 	l.publisher.Delete(s.id)
 }
 

@@ -4,8 +4,11 @@
 package apply
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/drover-dev/drover/agent/repair"
 	"github.com/drover-dev/drover/internal/set"
 )
 
@@ -20,8 +23,10 @@ type localSet struct {
 	kept     kept
 	deleting bool
 	claimed  map[ref]bool
-	budgets  map[ref]*budget
+	budgets  map[ref]*repair.Budget
 	quotas   *quotas // nil until the quotas have been read
+	// published is when the state of a Baseline was last published.
+	published time.Time
 }
 
 // quotas holds the current quota of each namespace.

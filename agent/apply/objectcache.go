@@ -5,14 +5,12 @@ package apply
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 	"slices"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/agent/watch"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -24,13 +22,10 @@ const fieldManager = protocol.FieldManager
 
 // object is the cached state of an object in the member.
 type object struct {
-	uid     types.UID
-	version string
-	set     string // value of the set label; empty unless the labels say that Drover manages the object
-	// mark is a hash of the fields that the field manager "drover" owns, and of the time when it last applied them. It is
-	// 0 if that manager owns no fields. A client that changes one of these fields becomes the field's owner, so the mark
-	// changes, too. Changes that do not affect the mark, such as a change to a quota's status, are not drift.
-	mark     uint64
+	uid      types.UID
+	version  string
+	set      string // value of the set label; empty unless the labels say that Drover manages the object
+	mark     uint64 // see kube.Mark
 	other    string // the last field manager, other than drover, that wrote the object
 	added    string // path of a field that another field manager has added; always empty for a Namespace
 	deleting bool
@@ -43,36 +38,13 @@ func readObject(r ref, meta *metav1.ObjectMeta) object {
 	o := object{uid: meta.UID, version: meta.ResourceVersion, deleting: meta.DeletionTimestamp != nil}
 	// Sets share Namespaces and do not own them, so Namespaces do not have the managed-by label.
 	o.set = meta.Labels[v1.LabelSet]
-	var latest time.Time
-	for i := range meta.ManagedFields {
-		f := &meta.ManagedFields[i]
-		switch {
-		case f.Manager == fieldManager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == "":
-			o.mark = markOf(f)
-		case f.Subresource == "" && (f.Time == nil || !f.Time.Time.Before(latest)):
-			o.other = f.Manager
-			if f.Time != nil {
-				latest = f.Time.Time
-			}
-		}
-	}
+	o.mark, o.other = kube.Mark(meta.ManagedFields, fieldManager)
 	if r.kind == kindNamespace {
 		o.project, o.created = meta.Labels[v1.LabelProject], meta.CreationTimestamp
 	} else if o.other != "" {
 		o.added = added(meta.ManagedFields)
 	}
 	return o
-}
-
-func markOf(f *metav1.ManagedFieldsEntry) uint64 {
-	hash := sha256.New()
-	if f.FieldsV1 != nil {
-		_, _ = hash.Write(f.FieldsV1.GetRawBytes()) // writing to a hash never fails
-	}
-	if f.Time != nil {
-		_, _ = hash.Write([]byte(f.Time.UTC().Format(time.RFC3339)))
-	}
-	return binary.BigEndian.Uint64(hash.Sum(nil)) | 1
 }
 
 type objectStore = watch.Store[*metav1.PartialObjectMetadata, object]

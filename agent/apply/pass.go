@@ -24,7 +24,7 @@ func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 		leader: l, set: s, now: l.options.Now(),
 		wanted: map[ref]bool{}, problems: map[ref]protocol.SetObject{}, writing: map[ref]bool{}, altered: map[ref]string{},
 	}
-	state := protocol.SetState{ID: s.id, Digest: s.wanted.Digest}
+	state := protocol.SetState{ID: s.id, Digest: s.wanted.Digest, Baseline: baselinePass{p}.meanwhile()}
 	over := p.publishMeanwhile(&state)
 	defer over()
 	gone := s.deleting || p.expired()
@@ -52,7 +52,7 @@ func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 		state.Phase = protocol.SetExpired
 	}
 	p.schedule(gone)
-	if l.publisher.publish(state) {
+	if !(baselinePass{p}).tooSoon(state) && l.publisher.publish(state) {
 		bring, _ := rolesOf(s)
 		l.wakeBinders(bring...)
 	}
@@ -63,7 +63,7 @@ func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 // schedule queues the next pass. Another pass is due after a problem, when the set expires, or when the agent may
 // repair an object.
 func (p *pass) schedule(gone bool) {
-	if id := p.set.id; len(p.problems) > 0 {
+	if id := p.set.id; retried(p.problems) {
 		p.leader.queue.AddRateLimited(id)
 	} else {
 		p.leader.queue.Forget(id)
@@ -169,6 +169,7 @@ func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 	if p.allWell(ordered[2]) {
 		p.applyAll(ctx, ordered[3])
 	}
+	baselinePass{p}.keep(ctx, state)
 	if !p.waits() { // a binding is removed only after its replacement has been applied
 		p.prune(ctx)
 	}

@@ -62,8 +62,9 @@ func (p *pass) summarizeLocked(state *protocol.SetState) {
 		})
 	}
 	slices.SortFunc(all, func(a, b protocol.SetObject) int { return cmp.Compare(a.Object, b.Object) })
-	for _, phase := range []protocol.SetPhase{protocol.SetPending, protocol.SetRoleMissing, protocol.SetFailed,
-		protocol.SetConflict, protocol.SetFighting} {
+	for _, phase := range []protocol.SetPhase{protocol.SetDrifted, protocol.SetProgressing, protocol.SetPending,
+		protocol.SetUnhealthy, protocol.SetForbidden, protocol.SetRoleMissing, protocol.SetFailed, protocol.SetConflict,
+		protocol.SetFighting} {
 		if slices.ContainsFunc(all, func(o protocol.SetObject) bool { return o.Phase == phase }) {
 			state.Phase = phase
 		}

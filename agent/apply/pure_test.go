@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -17,59 +16,6 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
 )
-
-func TestBudget(t *testing.T) {
-	t.Parallel()
-	start := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	// fight repairs as often as the budget allows for a while, against another client that is always faster.
-	fight := func(during time.Duration) (b budget, repairs int, end time.Time) {
-		now := start
-		for now.Sub(start) < during {
-			if wait := b.wait(now); wait > 0 {
-				now = now.Add(wait)
-				continue
-			}
-			b.spend(now)
-			repairs++
-			now = now.Add(100 * time.Millisecond)
-		}
-		return b, repairs, now
-	}
-	t.Run("a few repairs do not wait and are not a fight", func(t *testing.T) {
-		var b budget
-		for range fightRepairs - 1 {
-			b.spend(start)
-		}
-		if b.wait(start) != 0 || b.fighting(start) {
-			t.Errorf("got the budget %v, want a repair at once, and no fight", b)
-		}
-	})
-	t.Run("three repairs in a minute are a fight, until repairs stop", func(t *testing.T) {
-		var b budget
-		for i := range fightRepairs {
-			b.spend(start.Add(time.Duration(i) * time.Second))
-		}
-		if !b.fighting(start.Add(3*time.Second)) || b.fighting(start.Add(2*time.Minute)) {
-			t.Errorf("got the budget %v, want a fight that ends within two minutes", b)
-		}
-	})
-	t.Run("a fight of an hour costs few repairs, which end up five minutes apart", func(t *testing.T) {
-		b, repairs, end := fight(time.Hour)
-		if repairs < 15 || repairs > 30 || b.penalty != maxPenalty || !b.fighting(end) {
-			t.Errorf("%d repairs, penalty %s", repairs, b.penalty)
-		}
-	})
-	t.Run("the budget resets after a time without repairs", func(t *testing.T) {
-		b, _, end := fight(time.Hour)
-		later := end.Add(b.cooldown(end))
-		if b.fighting(later) || b.wait(later) != 0 {
-			t.Errorf("got the budget %v, want a full one", b)
-		}
-		if b.spend(later); len(b.repairs) != 1 || b.penalty != 0 {
-			t.Errorf("got the budget %v, want one repair and no penalty", b)
-		}
-	})
-}
 
 func quota(t *testing.T, namespace string, hard map[string]any) item {
 	t.Helper()

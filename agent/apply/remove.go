@@ -9,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/drover-dev/drover/agent/repair"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
 )
@@ -47,7 +48,7 @@ func (l *leadership) releaseOrphans(ctx context.Context) {
 // releaseNamespace removes the agent's fields from a namespace, unless a set needs the namespace. A temporary claim
 // prevents sets from claiming the namespace in the meantime.
 func (l *leadership) releaseNamespace(ctx context.Context, id string, r ref) error {
-	guard := &localSet{id: orphans, claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
+	guard := &localSet{id: orphans, claimed: map[ref]bool{}, budgets: map[ref]*repair.Budget{}}
 	if _, free := l.claim(r, guard); !free {
 		l.state.mu.Lock()
 		delete(l.state.waiting[r], orphans)
@@ -140,7 +141,12 @@ func (p *pass) prune(ctx context.Context) {
 	})
 }
 
+// removeObjects removes the objects of the set. The binding that grants the rights of a Baseline is removed only after
+// the Baseline's objects.
 func (p *pass) removeObjects(ctx context.Context) {
+	if !(baselinePass{p}).remove(ctx) {
+		return
+	}
 	p.wanted = map[ref]bool{}
 	p.set.quotas = nil
 	p.prune(ctx)

@@ -4,12 +4,9 @@
 package apply
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,9 +26,6 @@ const (
 	secretType corev1.SecretType = v1.Group + "/set"
 	// partSize is the maximum size, in bytes, of the part of a set that one Secret holds.
 	partSize = 900_000
-	// plainSize is the size, in bytes, up to which sets are stored uncompressed. Compressing such small sets would
-	// save little.
-	plainSize = 4 << 10
 
 	keySet    = "set"    // a part of the set's JSON
 	keyDigest = "digest" // digest of the whole set
@@ -57,7 +51,7 @@ type kept struct {
 
 // save stores a set and replaces the previous version.
 func (s store) save(ctx context.Context, wanted *set.Set, before kept) (kept, error) {
-	raw, err := pack(wanted.JSON())
+	raw, err := kube.Pack(wanted.JSON())
 	if err != nil {
 		return before, fmt.Errorf("keep set %s: %w", wanted.ID, err)
 	}
@@ -194,7 +188,7 @@ func join(first *corev1.Secret, byName map[string]*corev1.Secret) (saved, error)
 		parts = append(parts, name)
 		raw = append(raw[:len(raw):len(raw)], secret.Data[keySet]...)
 	}
-	if raw, err = unpack(raw); err != nil {
+	if raw, err = kube.Unpack(raw, 2*set.MaxSize); err != nil {
 		return saved{}, err
 	}
 	// Parsing fails if the Secret was changed in the member. The hub cannot detect such a change, because it compares only
@@ -209,37 +203,4 @@ func join(first *corev1.Secret, byName map[string]*corev1.Secret) (saved, error)
 	bare := first.DeepCopy()
 	bare.Data = nil
 	return saved{set: s, content: content, kept: kept{first: bare, parts: parts}}, nil
-}
-
-// pack compresses the JSON of a set if the JSON is larger than plainSize.
-func pack(raw []byte) ([]byte, error) {
-	if len(raw) <= plainSize {
-		return raw, nil
-	}
-	var out bytes.Buffer
-	w, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := w.Write(raw); err != nil {
-		return nil, err
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return out.Bytes(), nil
-}
-
-func unpack(raw []byte) ([]byte, error) {
-	if !bytes.HasPrefix(raw, []byte{0x1f, 0x8b}) {
-		return raw, nil
-	}
-	r, err := gzip.NewReader(bytes.NewReader(raw))
-	if err != nil {
-		return nil, fmt.Errorf("unpack: %w", err)
-	}
-	if raw, err = io.ReadAll(io.LimitReader(r, 2*set.MaxSize)); err != nil {
-		return nil, fmt.Errorf("unpack: %w", err)
-	}
-	return raw, nil
 }

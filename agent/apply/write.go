@@ -9,13 +9,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/drover-dev/drover/agent/kube"
+	"github.com/drover-dev/drover/agent/repair"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -101,14 +102,14 @@ func (p *pass) repair(r ref, now object, known bool) bool {
 	p.mu.Lock()
 	b := p.set.budgets[r]
 	if b == nil {
-		b = &budget{}
+		b = &repair.Budget{}
 		p.set.budgets[r] = b
 	}
-	wait := b.wait(p.now)
+	wait := b.Wait(p.now)
 	if wait <= 0 {
-		b.spend(p.now)
+		b.Spend(p.now)
 	}
-	b.cause = fightMessage(now, known)
+	b.Cause = fightMessage(now, known)
 	p.mu.Unlock()
 	if wait <= 0 {
 		p.leader.options.Log.Info("repairing an object", "object", r.String(), "set", p.set.id, "changedBy", now.other)
@@ -140,7 +141,7 @@ func (p *pass) watchBudget(r ref) {
 		p.mu.Unlock()
 		return
 	}
-	fighting, calm, cause := b.fighting(p.now), b.cooldown(p.now), b.cause
+	fighting, calm, cause := b.Fighting(p.now), b.Cooldown(p.now), b.Cause
 	if calm <= 0 {
 		delete(p.set.budgets, r)
 	}
@@ -165,13 +166,13 @@ func (p *pass) write(ctx context.Context, it item, now object, known bool, last 
 	error) {
 	if it.ref.kind == kindNamespace { // sets do not own Namespaces, so the fields of other managers are kept
 		meta, err := p.send(ctx, it.ref, false, it.body)
-		if it.uid != "" && apierrors.IsConflict(err) && len(rivals(err)) == 0 {
+		if it.uid != "" && apierrors.IsConflict(err) && len(kube.Rivals(err)) == 0 {
 			return nil, nil
 		}
 		return meta, err
 	}
 	if known && now.set == p.set.label {
-		if meta, err := p.update(ctx, it, now.uid); !replaced(err) {
+		if meta, err := p.update(ctx, it, now.uid); !kube.Replaced(err) {
 			return meta, err
 		}
 	}
@@ -242,22 +243,10 @@ func (p *pass) update(ctx context.Context, it item, uid types.UID) (*metav1.Part
 		return nil, err
 	}
 	meta, err := p.send(ctx, it.ref, true, body)
-	if apierrors.IsInvalid(err) && immutable(err) && !replaced(err) {
+	if apierrors.IsInvalid(err) && immutable(err) && !kube.Replaced(err) {
 		return p.replace(ctx, it)
 	}
 	return meta, err
-}
-
-// replaced reports whether an update failed because no object with the given UID exists. Either the object is gone, or
-// another object now has its name.
-func replaced(err error) bool {
-	var status apierrors.APIStatus
-	if apierrors.IsConflict(err) {
-		return true
-	}
-	return errors.As(err, &status) && apierrors.IsInvalid(err) && status.Status().Details != nil &&
-		slices.ContainsFunc(status.Status().Details.Causes,
-			func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
 // inspect returns the UID of an object that belongs to the agent, or "" if it does not exist. If the object belongs to
@@ -323,33 +312,18 @@ func (c catalogue) bare(r ref, uid types.UID) []byte {
 
 func notFound(err error) bool { return apierrors.IsNotFound(err) }
 
-// rivals returns the fields that could not be applied because other field managers own them.
-func rivals(err error) []string {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Details == nil {
-		return nil
-	}
-	var names []string
-	for _, cause := range status.Status().Details.Causes {
-		if cause.Type == metav1.CauseTypeFieldManagerConflict {
-			names = append(names, fmt.Sprintf("%s: %s", cause.Field, cause.Message))
-		}
-	}
-	return names
-}
-
 // explain returns the phase and the message for an error. An error from the API server can repeat values that the
 // agent has sent, so the message contains only the names of fields.
 func explain(r ref, err error) (protocol.SetPhase, string) {
 	if f := (*foreignError)(nil); errors.As(err, &f) {
 		return protocol.SetConflict, f.message
 	}
-	if names := rivals(err); len(names) > 0 {
+	if names := kube.Rivals(err); len(names) > 0 {
 		return protocol.SetConflict, "another field manager owns a field: " + strings.Join(names, "; ")
 	}
 	switch {
 	case apierrors.IsInvalid(err):
-		return protocol.SetFailed, "the API server rejects it as invalid: " + fields(err)
+		return protocol.SetFailed, "the API server rejects it as invalid: " + kube.InvalidFields(err)
 	// The message of a webhook or policy may contain the Secret's data.
 	case r.kind == kindSecret && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
 		return protocol.SetFailed,
@@ -360,16 +334,4 @@ func explain(r ref, err error) (protocol.SetPhase, string) {
 	default:
 		return protocol.SetFailed, err.Error()
 	}
-}
-
-func fields(err error) string {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Details == nil || len(status.Status().Details.Causes) == 0 {
-		return "it does not name a field"
-	}
-	var all []string
-	for _, cause := range status.Status().Details.Causes {
-		all = append(all, cause.Field+" ("+string(cause.Type)+")")
-	}
-	return strings.Join(all, ", ")
 }

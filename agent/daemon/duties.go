@@ -52,7 +52,7 @@ func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, rest
 	own := a.client.Deployment(env.Namespace, protocol.AgentName)
 	d.failures = newLastError(annotate(own.Get, own.Annotate), log.WithName("last-error"))
 	d.sets = apply.New(apply.Options{
-		Client: a.client.REST, Objects: a.client.Objects(), Secrets: a.client.Secrets(env.Namespace),
+		Client: a.client.REST, Objects: a.client.Objects(), Kube: a.client, Secrets: a.client.Secrets(env.Namespace),
 		Topic: d.stream.Topic(protocol.SubjectSets), ReadOnly: env.Profile == v1.ProfileReadOnly,
 		LeftChanged: func() { d.reporter.Touch() }, Await: d.awaitReport, Log: log.WithName("sets"),
 	})
@@ -146,5 +146,7 @@ func capabilities(profile v1.AgentProfile) protocol.Capabilities {
 	if profile == v1.ProfileReadOnly {
 		return protocol.Capabilities{Features: []string{protocol.FeatureSets}, Profile: string(profile)}
 	}
-	return protocol.Capabilities{Features: []string{protocol.FeatureSets, protocol.FeaturePlans}}
+	return protocol.Capabilities{
+		Features: []string{protocol.FeatureSets, protocol.FeaturePlans, protocol.FeatureBaselines},
+	}
 }

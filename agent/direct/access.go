@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/baseline"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/signin/token"
 )
@@ -169,7 +170,7 @@ func principal(c token.Claims) error {
 	}
 	switch {
 	case !found || provider == "" || user == "" || slices.Contains([]string{"hub", "system", "kubeadm", "eks"}, provider),
-		!plain(c.Subject), !plain(c.UID):
+		!plain(c.Subject), !plain(c.UID), baseline.IsUser(c.Subject):
 		return fmt.Errorf("%w: its user is not a principal of the form <provider>:<name>", token.ErrToken)
 	case len(c.Groups) > maxGroups:
 		return fmt.Errorf("%w: it names %d groups, but at most %d are accepted", token.ErrToken, len(c.Groups), maxGroups)

@@ -31,6 +31,7 @@ import (
 
 	"github.com/drover-dev/drover/agent/forward"
 	"github.com/drover-dev/drover/agent/kube"
+	"github.com/drover-dev/drover/internal/baseline"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/signin/keys"
@@ -264,6 +265,8 @@ func TestTokenIsRefusedUnlessThisHubSignedItForThisCluster(t *testing.T) {
 		"a system user": {unchanged, bearer(with(func(c *token.Claims) { c.Subject = "system:admin" })), 401,
 			"not a principal"},
 		"a user of the hub's own": {unchanged, bearer(with(func(c *token.Claims) { c.Subject = "hub:root" })), 401,
+			"not a principal"},
+		"the user of a Baseline": {unchanged, bearer(with(func(c *token.Claims) { c.Subject = baseline.User("cni") })), 401,
 			"not a principal"},
 		"a user without a provider": {unchanged, bearer(with(func(c *token.Claims) { c.Subject = "admin" })), 401,
 			"not a principal"},

@@ -9,6 +9,7 @@ import (
 	"net/textproto"
 	"strings"
 
+	"github.com/drover-dev/drover/internal/baseline"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -65,6 +66,9 @@ func check(h http.Header) *denial {
 	}
 	if strings.HasPrefix(users[0], systemPrefix) {
 		return deny(http.StatusForbidden, "system users are not served through the hub: use the cluster's own credentials")
+	}
+	if baseline.IsUser(users[0]) {
+		return deny(http.StatusForbidden, "only the agent itself acts as the user of a Baseline")
 	}
 	for _, g := range groups {
 		if strings.HasPrefix(g, systemPrefix) && g != groupAuthenticated || strings.HasPrefix(g, kubeadmPrefix) {

@@ -44,6 +44,8 @@ func TestCheck(t *testing.T) {
 			http.StatusForbidden},
 		"a ServiceAccount of the member is denied": {http.Header{"Impersonate-User": {"system:serviceaccount:kube-system:x"}},
 			http.StatusForbidden},
+		"the user of a Baseline is denied": {http.Header{"Impersonate-User": {"drover:baseline:cni"}},
+			http.StatusForbidden},
 		"system:masters is denied": {alice("Impersonate-Group", "system:masters"), http.StatusForbidden},
 		"system:masters after an honest group is denied": {alice("Impersonate-Group", "dev", "Impersonate-Group",
 			"system:masters"), http.StatusForbidden},

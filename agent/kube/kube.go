@@ -33,6 +33,8 @@ import (
 type Client struct {
 	// REST is a client for version v1 of the core group. It uses protobuf.
 	REST rest.Interface
+	// Any is a client that decodes objects of any kind as unstructured.Unstructured.
+	Any rest.Interface
 }
 
 // Config returns the configuration for the API server. It reads the kubeconfig at path. If path is empty, it reads the
@@ -95,11 +97,20 @@ func New(cfg *rest.Config) (*Client, error) {
 	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	cfg.ContentType = runtime.ContentTypeProtobuf
 	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	client, err := rest.RESTClientFor(cfg)
+	connections, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
 	}
-	return &Client{REST: client}, nil
+	client, err := rest.RESTClientForConfigAndClient(cfg, connections)
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	cfg.NegotiatedSerializer, cfg.ContentType, cfg.AcceptContentTypes = newAnyKind(), runtime.ContentTypeJSON, ""
+	all, err := rest.RESTClientForConfigAndClient(cfg, connections)
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	return &Client{REST: client, Any: all}, nil
 }
 
 // ClusterUID returns the UID of the kube-system namespace, which identifies the cluster.

@@ -25,16 +25,34 @@ const readTimeout = 15 * time.Second
 
 // Objects accesses objects of any kind by their path in the API, such as "/api/v1/namespaces/web". Errors come from
 // the API server and name the object.
-type Objects struct{ client rest.Interface }
+type Objects struct {
+	client rest.Interface
+	user   string // the user to impersonate; empty for the agent itself
+}
 
 // Objects returns access to the objects in the member.
 func (c *Client) Objects() *Objects { return &Objects{client: c.REST} }
+
+// As returns access to the same objects with the rights of a user, and without any group other than
+// system:authenticated.
+func (o *Objects) As(user string) *Objects { return &Objects{client: o.client, user: user} }
+
+// HeaderUser is the header that makes the API server treat a request as a request of another user.
+const HeaderUser = "Impersonate-User"
+
+// to prepares a request for the object or collection at a path.
+func (o *Objects) to(request *rest.Request, path, accept string) *rest.Request {
+	if o.user != "" {
+		request.SetHeader(HeaderUser, o.user)
+	}
+	return request.AbsPath(path).SetHeader("Accept", accept)
+}
 
 // Apply applies an object with server-side apply. It takes over fields that other field managers own.
 func (o *Objects) Apply(
 	ctx context.Context, path, manager string, object []byte,
 ) (*metav1.PartialObjectMetadata, error) {
-	return metadata(o.client.Patch(types.ApplyPatchType).AbsPath(path).SetHeader("Accept", metadataJSON).
+	return metadata(o.to(o.client.Patch(types.ApplyPatchType), path, metadataJSON).
 		Param("fieldManager", manager).Param("force", "true").Body(object).Do(ctx))
 }
 
@@ -43,7 +61,7 @@ func (o *Objects) Apply(
 func (o *Objects) ApplyWhole(
 	ctx context.Context, path, manager string, force bool, object []byte,
 ) (*metav1.PartialObjectMetadata, []byte, error) {
-	result := o.client.Patch(types.ApplyPatchType).AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).
+	result := o.to(o.client.Patch(types.ApplyPatchType), path, runtime.ContentTypeJSON).
 		Param("fieldManager", manager).Param("force", strconv.FormatBool(force)).Body(object).Do(ctx)
 	if err := result.Error(); err != nil {
 		return nil, nil, err
@@ -63,7 +81,7 @@ func (o *Objects) ApplyWhole(
 func (o *Objects) Meta(ctx context.Context, path string) (*metav1.PartialObjectMetadata, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return metadata(o.client.Get().AbsPath(path).SetHeader("Accept", metadataJSON).Do(ctx))
+	return metadata(o.to(o.client.Get(), path, metadataJSON).Do(ctx))
 }
 
 func metadata(result rest.Result) (*metav1.PartialObjectMetadata, error) {
@@ -78,7 +96,7 @@ func metadata(result rest.Result) (*metav1.PartialObjectMetadata, error) {
 func (o *Objects) Whole(ctx context.Context, path string, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	result := o.client.Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx)
+	result := o.to(o.client.Get(), path, runtime.ContentTypeJSON).Do(ctx)
 	raw, err := result.Raw()
 	if err != nil {
 		return err
@@ -89,10 +107,23 @@ func (o *Objects) Whole(ctx context.Context, path string, out any) error {
 	return nil
 }
 
-// Delete deletes the object with the given UID, unless its resource version has changed.
+// Delete deletes the object with the given UID, unless its resource version has changed. If version is empty, Delete
+// deletes any version.
 func (o *Objects) Delete(ctx context.Context, path string, uid types.UID, version string) error {
-	return o.client.Delete().AbsPath(path).Body(&metav1.DeleteOptions{
-		Preconditions:     &metav1.Preconditions{UID: &uid, ResourceVersion: &version},
-		PropagationPolicy: new(metav1.DeletePropagationBackground),
+	preconditions := &metav1.Preconditions{UID: &uid}
+	if version != "" {
+		preconditions.ResourceVersion = &version
+	}
+	return o.to(o.client.Delete(), path, runtime.ContentTypeJSON).Body(&metav1.DeleteOptions{
+		Preconditions: preconditions, PropagationPolicy: new(metav1.DeletePropagationBackground),
 	}).Do(ctx).Error()
+}
+
+// MayList returns an error if the API server does not list the objects at a path, for example because the user lacks
+// the right.
+func (o *Objects) MayList(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return o.to(o.client.Get(), path, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").
+		Param("limit", "1").Do(ctx).Error()
 }

@@ -39,6 +39,8 @@ type Collection struct {
 	Client rest.Interface
 	// Path is the API path, such as "/api/v1/nodes".
 	Path string
+	// User is the user with whose rights the objects are read. If it is empty, the agent's rights are used.
+	User string
 	// Labels and Fields are selectors. Empty selectors match all objects.
 	Labels, Fields string
 	// Optional makes the collection count as known even if the API server does not serve the kind or forbids reading
@@ -56,8 +58,8 @@ func (s *Store[O, T]) Follow(ctx context.Context, c Collection) {
 	ctx = logr.NewContext(ctx, silent)
 	f := follower[O, T]{Collection: c, store: s}
 	source := &cache.ListWatch{ListWithContextFunc: f.list, WatchFuncWithContext: f.watch}
-	var sample O
-	reflector := cache.NewReflectorWithOptions(source, sample, s, cache.ReflectorOptions{Name: c.Path, Logger: &silent})
+	// There is no expected type, because the store checks the types of objects.
+	reflector := cache.NewReflectorWithOptions(source, nil, s, cache.ReflectorOptions{Name: c.Path, Logger: &silent})
 	reflector.WatchListPageSize = pageSize
 	reflector.RunWithContext(ctx)
 }
@@ -111,6 +113,9 @@ func (f follower[O, T]) watch(ctx context.Context, options metav1.ListOptions) (
 func (f follower[O, T]) request(options *metav1.ListOptions, metadata string) *rest.Request {
 	options.LabelSelector, options.FieldSelector = f.Labels, f.Fields
 	request := f.Client.Get().AbsPath(f.Path).VersionedParams(options, metav1.ParameterCodec)
+	if f.User != "" {
+		request.SetHeader("Impersonate-User", f.User)
+	}
 	var sample O
 	if _, only := any(sample).(*metav1.PartialObjectMetadata); only {
 		request.SetHeader("Accept", metadata)

@@ -54,6 +54,23 @@ namespaces: [web]
 resourceQuota: {pods: "10"}
 namespaceDefaultResourceQuota: {pods: "5"}
 containerDefaults: {requests: {cpu: 50m}, limits: {memory: 1Gi}}`,
+	"Baseline": `
+clusterSelector: {matchLabels: {a: b}, matchExpressions: [{key: a, operator: In, values: [b]}]}
+rollout:
+  maxConcurrentClusters: 2
+  waves:
+  - name: a
+    soak: 1h
+    clusterSelector: {matchLabels: {a: b}, matchExpressions: [{key: a, operator: In, values: [b]}]}
+paused: true
+healthTimeout: 1m
+roleTemplateName: a
+manifests: [{apiVersion: v1, kind: Namespace, metadata: {name: a}}]
+from: [{kind: ConfigMap, name: a}]
+revision: "0123456789abcdef"
+drift: Report
+conflicts: Take
+deletionPolicy: Orphan`,
 	"Plan": `
 clusterSelector: {matchLabels: {env: prod}, matchExpressions: [{key: a, operator: In, values: [b]}]}
 nodeSelector: {matchLabels: {env: prod}, matchExpressions: [{key: a, operator: In, values: [b]}]}

@@ -23,6 +23,9 @@ type Binding interface {
 	Delivery() *DeliveryStatus
 }
 
+// RoleTemplate returns the name of the role template with whose rights the objects are applied.
+func (b *Baseline) RoleTemplate() string { return b.Spec.RoleTemplateName }
+
 // RoleTemplate implements Binding.
 func (b *ClusterRoleTemplateBinding) RoleTemplate() string { return b.Spec.RoleTemplateName }
 

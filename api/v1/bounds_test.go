@@ -19,6 +19,7 @@ import (
 
 // unbounded lists the fields of specs whose content the schema does not know, with what limits them instead.
 var unbounded = map[string]string{
+	"Baseline.spec.manifests[]":             "baseline.Parse takes 4 MiB in total, and caches do not keep the field",
 	"ClusterInstallation.spec.config":       "installation.CheckConfig takes 64 KiB, by untrusted.Small",
 	"ClusterInstallation.spec.serverConfig": "installation.CheckConfig takes 64 KiB, by untrusted.Small",
 }

@@ -49,8 +49,10 @@ var written = map[reflect.Type]struct {
 }
 
 const (
-	plan   = "{version: v1, upgrade: {image: a}, "
-	memory = "[{name: A, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: %s}}}]}}"
+	plan = "{version: v1, upgrade: {image: a}, "
+	// baseline lacks its closing bracket, like plan.
+	baseline = "{clusterName: a, roleTemplateName: a, from: [{kind: Secret, name: a}], "
+	memory   = "[{name: A, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: %s}}}]}}"
 )
 
 // whole contains specs that are valid if %s is replaced by the value of the field in the key.
@@ -70,6 +72,9 @@ var whole = map[string]string{
 	"Project.spec.namespaceDefaultResourceQuota": "{clusterName: a, namespaceDefaultResourceQuota: {pods: %s}}",
 	"Project.spec.containerDefaults.requests":    "{clusterName: a, containerDefaults: {requests: {memory: %s}}}",
 	"Project.spec.containerDefaults.limits":      "{clusterName: a, containerDefaults: {limits: {memory: %s}}}",
+
+	"Baseline.spec.healthTimeout":      baseline + "healthTimeout: %s}",
+	"Baseline.spec.rollout.waves.soak": baseline + "rollout: {waves: [{name: a, soak: %s}]}}",
 
 	"Plan.spec.concurrency":                                     plan + "concurrency: %s}",
 	"Plan.spec.drain.timeout":                                   plan + "drain: {timeout: %s}}",

@@ -27,6 +27,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&ProjectRoleTemplateBinding{}, &ProjectRoleTemplateBindingList{},
 		&Project{}, &ProjectList{},
 		&Plan{}, &PlanList{},
+		&Baseline{}, &BaselineList{},
 		&User{}, &UserList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)

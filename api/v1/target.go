@@ -23,6 +23,9 @@ func (b *ClusterRoleTemplateBinding) Target() ClusterTarget { return b.Spec.Clus
 func (p *Project) Target() ClusterTarget { return p.Spec.ClusterTarget }
 
 // Target implements Targeted.
+func (b *Baseline) Target() ClusterTarget { return b.Spec.ClusterTarget }
+
+// Target implements Targeted.
 func (p *Plan) Target() ClusterTarget { return p.Spec.Target() }
 
 // Selects reports whether a target includes the Cluster with the given name and labels. A target with neither a name

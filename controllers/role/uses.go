@@ -21,8 +21,8 @@ type uses struct {
 	until time.Duration
 }
 
-// uses finds the members in which a template is bound. It considers only bindings that have not expired and that are
-// allowed to use the template.
+// uses finds the members in which a template is bound or used by a Baseline. It considers only bindings that have not
+// expired and that are allowed to use the template.
 func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses, error) {
 	found := finding{now: r.Now(), known: map[types.NamespacedName]struct{}{}, targets: map[string]struct{}{}}
 	if template.Spec.Context == v1.ContextCluster {
@@ -40,7 +40,8 @@ func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses,
 			}
 			found.add(members)
 		}
-		return found.uses, nil
+		err = r.baselines(ctx, template, &found)
+		return found.uses, err
 	}
 	bindings, err := index.BindingsWith[*v1.ProjectRoleTemplateBinding](ctx, r.Client, template.Name)
 	if err != nil {
@@ -60,6 +61,25 @@ func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses,
 		found.add(members)
 	}
 	return found.uses, nil
+}
+
+// baselines adds the members of the Baselines that use a template.
+func (r *Reconciler) baselines(ctx context.Context, template *v1.RoleTemplate, found *finding) error {
+	baselines, err := index.BindingsWith[*v1.Baseline](ctx, r.Client, template.Name)
+	if err != nil {
+		return err
+	}
+	for _, b := range baselines {
+		if !b.DeletionTimestamp.IsZero() || found.same(b.Namespace, b.Spec.ClusterTarget) {
+			continue
+		}
+		members, _, err := index.Members(ctx, r.Client, b.Namespace, b.Spec.ClusterTarget)
+		if err != nil {
+			return err
+		}
+		found.add(members)
+	}
+	return nil
 }
 
 // finding holds the intermediate results of Reconciler.uses.

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/baseline"
 	"github.com/drover-dev/drover/internal/set"
 )
 
@@ -44,6 +45,30 @@ func ClusterBinding(templates Templates, b *v1.ClusterRoleTemplateBinding) (*rba
 			Labels: set.Labels(set.ID(set.ClusterBinding, b.Name))},
 		RoleRef:  role,
 		Subjects: []rbacv1.Subject{subject(b.Spec.Subject)},
+	}, nil
+}
+
+// BaselineBinding returns the ClusterRoleBinding that grants the rights of a Baseline's role template to the Baseline's
+// user in each member. Every error is an *Error.
+func BaselineBinding(templates Templates, b *v1.Baseline) (*rbacv1.ClusterRoleBinding, error) {
+	template, found := templates[b.Spec.RoleTemplateName]
+	if found && template.Spec.Context != v1.ContextCluster {
+		return nil, refuse(v1.ReasonContextMismatch,
+			"role template %s has context %s: a Baseline needs a template with context %s",
+			template.Name, template.Spec.Context, v1.ContextCluster)
+	}
+	role, err := boundRole(templates, b.Spec.RoleTemplateName, v1.ContextCluster)
+	if err != nil {
+		return nil, err
+	}
+	user := baseline.User(b.Name)
+	return &rbacv1.ClusterRoleBinding{
+		TypeMeta: metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: user + ":" + role.Name, Labels: set.Labels(set.ID(set.Baseline, b.Name)),
+		},
+		RoleRef:  role,
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
 	}, nil
 }
 

@@ -83,6 +83,32 @@ func TestObjects(t *testing.T) {
 			t.Errorf("the ClusterRoleBinding is %+v, %v, want a different one", got, err)
 		}
 	})
+	t.Run("a Baseline's binding grants the template's rights to the Baseline's user", func(t *testing.T) {
+		b := v1.Baseline{ObjectMeta: metav1.ObjectMeta{Name: "cni"}, Spec: v1.BaselineSpec{RoleTemplateName: "owner"}}
+		got, err := access.BaselineBinding(templates, &b)
+		want := &rbacv1.ClusterRoleBinding{
+			TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding"},
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "drover:baseline:cni:drover:cluster:owner", Labels: labels("baseline.cni"),
+			},
+			RoleRef:  rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "drover:cluster:owner"},
+			Subjects: []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: "drover:baseline:cni"}}}
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("the ClusterRoleBinding is %+v, %v, want %+v", got, err, want)
+		}
+	})
+	t.Run("a Baseline uses only templates of clusters", func(t *testing.T) {
+		for role, reason := range map[string]string{
+			"deployer": v1.ReasonContextMismatch, "absent": v1.ReasonRoleTemplateNotFound,
+		} {
+			b := v1.Baseline{ObjectMeta: metav1.ObjectMeta{Name: "cni"}, Spec: v1.BaselineSpec{RoleTemplateName: role}}
+			_, err := access.BaselineBinding(templates, &b)
+			var refused *access.Error
+			if !errors.As(err, &refused) || refused.Reason != reason {
+				t.Errorf("%s: got %v, want reason %s", role, err, reason)
+			}
+		}
+	})
 	t.Run("a project binding is a RoleBinding without a namespace", func(t *testing.T) {
 		b := projectBinding("devs", "deployer", "web", group("github:acme/web"))
 		got, err := access.ProjectBinding(templates, &b)

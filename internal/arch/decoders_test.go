@@ -44,6 +44,7 @@ func trusted() map[string]string {
 	return map[string]string{
 		"internal/untrusted/":                 "it counts before it decodes",
 		"internal/provision/remote/remote.go": "untrusted has converted it to bounded JSON",
+		"internal/baseline/baseline.go":       "untrusted has checked it; this decoder preserves integers",
 		"internal/audit/redact.go":            "untrusted has checked it; this decoder preserves the form of numbers",
 		"internal/config/config.go":           admin,
 		"internal/provision/config/config.go": admin,
@@ -57,6 +58,7 @@ func trusted() map[string]string {
 		"internal/signin/keys/keys.go":        own,
 		"internal/signin/keyring/seal.go":     "it was sealed with the hub's own key",
 		"agent/apply/":                        "the hub's sets, and answers of the member's API server",
+		"agent/baseline/":                     "the agent's own Secret, and " + apis,
 		"agent/daemon/loglevel.go":            "it is an answer of the agent itself, of which at most four KiB are read",
 		"agent/deployment/":                   "it comes from the hub or from the member's API server",
 		"agent/direct/access.go":              hub,

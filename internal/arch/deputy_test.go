@@ -22,6 +22,7 @@ func unguarded() map[string]string {
 		"controllers/authority.Keeper.take Update":      read,
 		"controllers/authority.Loader.update Update":    read,
 		"controllers/authority.Publisher.publish Apply": own + "it writes the hub's public certificates from memory",
+		"controllers/baseline.Reconciler.record Update": read,
 		"controllers/cluster.Reconciler.applyMetadata Apply": "it has the UID that was read, and writes only labels " +
 			"that the policy drover-cluster-facts reserves for the manager, and its finalizer",
 		"controllers/provision/installation.Reconciler.save Update": read,

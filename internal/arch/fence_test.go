@@ -137,7 +137,17 @@ func agentRules() []rule {
 			why: "the daemon starts the agent's duties, so no duty can import it",
 		},
 		{
-			from: "agent/forward", ours: with("./internal/request"),
+			from: "agent/baseline",
+			ours: []string{"./agent/kube", "./agent/repair", "./agent/watch", "./api", "./internal/baseline",
+				"./internal/protocol", "./internal/set"},
+			why: "a Baseline is applied as its own user: code with the agent's rights is out of its reach",
+		},
+		{
+			from: "agent/repair", only: []string{"std"},
+			why: "repair only counts repairs",
+		},
+		{
+			from: "agent/forward", ours: with("./internal/baseline", "./internal/request"),
 			why: "users' requests are independent of the agent's own duties",
 		},
 		{
@@ -251,7 +261,8 @@ func TestFenceRule(t *testing.T) {
 // pure returns the folders of the pure packages, which use no client, context, logger, clock, files or goroutines.
 func pure() []string {
 	return []string{
-		"internal/access", "cmd/kubectl-drover/rancher", "internal/rollout", "internal/set", "internal/tenancy",
+		"internal/access", "cmd/kubectl-drover/rancher", "internal/baseline", "internal/rollout", "internal/set",
+		"internal/tenancy",
 		"internal/provision/cloudconfig", "internal/provision/k3s", "internal/provision/kubeadm",
 		"internal/provision/progress", "internal/provision/schedule",
 	}

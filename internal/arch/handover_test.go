@@ -32,10 +32,29 @@ func unhanded() map[string]returns {
 		later   = "Reconcile hands over the sets before it returns this error"
 		secrets = "a missing, too large or unlabelled Secret is a problem and not an error; otherwise the API server did " +
 			"not answer"
+		kept  = "Reconcile hands over sets that leave members unchanged before it returns this error"
 		parts = "it returns the error of a function that is judged itself"
 	)
 	return map[string]returns{
-		"controllers/binding.Reconciler.Reconcile": {2, cache},
+		"controllers/baseline.Reconciler.Reconcile":       {1, cache},
+		"controllers/baseline.Reconciler.completeContent": {4, kept},
+		"controllers/baseline.Reconciler.decide":          {4, kept},
+		"controllers/baseline.Reconciler.findSources":     {1, kept},
+		"controllers/baseline.Reconciler.pinned":          {2, kept},
+		"controllers/baseline.Reconciler.read":            {3, kept},
+		"controllers/baseline.Reconciler.readSource":      {2, kept},
+		"controllers/baseline.Reconciler.resolve":         {5, kept},
+		"controllers/baseline.Reconciler.rollOut":         {2, kept},
+		"controllers/baseline.Reconciler.slots":           {1, kept},
+		"controllers/baseline.Reconciler.templates":       {1, kept},
+		"controllers/baseline.Values.Use":                 {1, kept},
+		"controllers/baseline.Values.deliver":             {2, kept},
+		"controllers/baseline.build":                      {1, kept},
+		"controllers/baseline.decideRollout":              {1, kept},
+		"controllers/baseline.pack":                       {2, kept},
+		"controllers/baseline.stage.fleet":                {2, kept},
+		"controllers/baseline.unpack":                     {3, kept},
+		"controllers/binding.Reconciler.Reconcile":        {2, cache},
 		"controllers/binding.Reconciler.decide": {
 			4, "the members come from the cache, and a binding that cannot be applied is a problem and not an error; " + encodes,
 		},
@@ -68,7 +87,8 @@ func unhanded() map[string]returns {
 		"controllers/role.Reconciler.compute": {
 			3, cache + "; a template that cannot be resolved is no error; " + encodes,
 		},
-		"controllers/role.Reconciler.uses": {4, cache},
+		"controllers/role.Reconciler.baselines": {2, cache},
+		"controllers/role.Reconciler.uses":      {5, cache},
 	}
 }
 

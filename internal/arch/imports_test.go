@@ -65,12 +65,16 @@ func rules() []rule {
 			why: "set is pure: hub and agent must see the same objects for the same namespaces, with or without each other",
 		},
 		{
-			from: "internal/access", ours: []string{"./api", "./internal/set"}, never: effects(),
+			from: "internal/access", ours: []string{"./api", "./internal/baseline", "./internal/set"}, never: effects(),
 			why: "access is pure: equal templates and bindings always result in equal RBAC, and a table test needs no server",
 		},
 		{
 			from: "internal/tenancy", ours: []string{"./api", "./internal/set"}, never: effects(),
 			why: "tenancy is pure: equal projects always result in equal objects, and a table test needs no server",
+		},
+		{
+			from: "internal/baseline", ours: []string{"./api", "./internal/untrusted"}, never: effects(),
+			why: "baseline is pure: equal texts always result in equal objects, on the hub and in each member",
 		},
 		{
 			from: "internal/rollout", ours: []string{"./api"}, never: effects(),
@@ -291,6 +295,7 @@ func rules() []rule {
 			from: "agent",
 			ours: []string{
 				"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout", "./internal/memory",
+				"./internal/baseline",
 				"./internal/release", "./internal/request", "./internal/tracing", "./internal/set", "./internal/signin/token",
 				"./internal/await", "./internal/untrusted", "./config",
 			},

@@ -46,6 +46,9 @@ func trim(object any) (any, error) {
 }
 
 func trimOurs(o client.Object, kind kinds.Kind) {
+	if kind.Trim != nil {
+		kind.Trim(o)
+	}
 	cluster, isCluster := o.(*v1.Cluster)
 	switch {
 	case kind.Metadata != nil:

@@ -5,6 +5,7 @@ package delivery
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -45,6 +46,8 @@ type connection struct {
 	// withheld is true if the Cluster's spec has the ReadOnly profile. In this case, nothing is sent, and existing sets
 	// are removed.
 	withheld bool
+	// old is true if the agent applies no Baselines.
+	old bool
 	// leaderless is true if no replica of the agent has been the leader for at least members.LeaderPatience.
 	leaderless bool
 }
@@ -54,6 +57,9 @@ func connectionOf(state members.State, was connection) connection {
 	now := was
 	now.connected, now.leaderless = state.Agents() > 0, !state.NoLeader.IsZero() // a node agent accepts no sets
 	report := state.Report
+	if now.connected && report != nil {
+		now.old = !report.Has(protocol.FeatureBaselines)
+	}
 	switch {
 	case state.Clones != nil:
 		now.refuses = v1.ReasonIdentityMismatch
@@ -84,6 +90,11 @@ func newMember(name types.NamespacedName) *member {
 // takes reports whether a member is connected, accepts sets, and has reported its sets.
 func (m *member) takes() bool {
 	return m.connected && m.refuses == "" && !m.forgotten && m.synced
+}
+
+// accepts reports whether an agent knows the kind of set that an ID belongs to.
+func (m *member) accepts(id string) bool {
+	return !m.old || id != set.Values && !strings.HasPrefix(id, set.Baseline+"/")
 }
 
 // entry returns the required set with the given ID, or a zero value if no owner requires one.
@@ -173,7 +184,7 @@ func (m *member) due(id string, r rule) bool {
 		return false
 	}
 	if want := m.wanted(id); want != nil {
-		return !unchanged(want) && !m.hasWanted(id)
+		return !unchanged(want) && !m.hasWanted(id) && m.accepts(id)
 	}
 	// A set without an owner is removed only after all owners have declared their sets.
 	return m.has[id] != nil && (r.complete || m.withheld || IsAbsent(m.entry(id).set))

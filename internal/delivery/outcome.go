@@ -57,6 +57,11 @@ type Outcome struct {
 	// expanded.
 	Namespaces   int32
 	Short, Spent []string
+	// Reported is the agent's last report about any version of the set. It is nil if the agent has reported none. It is
+	// shared and must not be changed. Known is true if the agent has reported its sets since the store started, and
+	// Available is true if the set can be sent now.
+	Reported         *protocol.SetState
+	Known, Available bool
 	// Since is the time when an owner first declared the set with its current content.
 	Since time.Time
 	// Busy is true while many other sets are being sent to the member.
@@ -72,7 +77,8 @@ func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 		o := Outcome{Stage: Pending}
 		if m := g.members[name]; m != nil {
 			o = m.outcome(id)
-			o.Busy = len(m.sends) > fewSends
+			o.Busy, o.Reported, o.Known = len(m.sends) > fewSends, m.has[id], m.reported
+			o.Available = m.takes() && !m.withheld && !m.hold.Waits() && m.accepts(id)
 			if o.Stage == Away && !m.reported && time.Since(g.started) < settleTime {
 				o.Stage = Unreported
 			}
@@ -120,6 +126,8 @@ func (m *member) outcome(id string) Outcome {
 		return refusedOutcome(v1.ReasonAgentReadOnly, m.whyWithheld(id))
 	case excess(m.entry(id).set):
 		return excessOutcome(m.name.Namespace)
+	case m.connected && !m.accepts(id):
+		return refusedOutcome(v1.ReasonAgentTooOld, refusalText(v1.ReasonAgentTooOld))
 	case unchanged(m.entry(id).set):
 		return Outcome{Stage: Unreported}
 	case m.hasWanted(id):
@@ -213,7 +221,13 @@ func stateOutcome(s *protocol.SetState) Outcome {
 		o.Reason = v1.ReasonRoleMissing
 	case protocol.SetFailed:
 		o.Reason = v1.ReasonDeliveryFailed
-	default: // pending, or expired according to a clock that is ahead of the hub's clock
+	case protocol.SetUnhealthy:
+		o.Reason = v1.ReasonUnhealthy
+	case protocol.SetForbidden:
+		o.Reason = v1.ReasonForbidden
+	case protocol.SetDrifted:
+		o.Reason = v1.ReasonDrifted
+	default: // pending, progressing, or expired according to a clock that is ahead of the hub's clock
 		o.Stage = Pending
 		return o
 	}

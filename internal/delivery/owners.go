@@ -4,6 +4,8 @@
 package delivery
 
 import (
+	"reflect"
+
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-dev/drover/internal/protocol"
@@ -69,6 +71,9 @@ func (o *owner) content(s *set.Set, shared map[string]content) content {
 		}
 	}
 	c := content{set: s, applied: &protocol.SetState{ID: s.ID, Digest: s.Digest, Phase: protocol.SetApplied}}
+	if b := s.Baseline; b != nil {
+		c.applied.Baseline = &protocol.BaselineState{Revision: b.Revision, Objects: b.Objects, Healthy: b.Objects}
+	}
 	shared[s.Digest] = c
 	return c
 }
@@ -173,7 +178,8 @@ type content struct {
 // the agent reports only that the set has been applied.
 func (c content) share(s *protocol.SetState) *protocol.SetState {
 	if c.set != nil && s.Digest == c.set.Digest && s.Phase == protocol.SetApplied && s.Message == "" &&
-		len(s.Objects) == 0 && s.Failed == 0 && s.Namespaces == 0 && len(s.Short) == 0 {
+		len(s.Objects) == 0 && s.Failed == 0 && s.Namespaces == 0 && len(s.Short) == 0 &&
+		reflect.DeepEqual(s.Baseline, c.applied.Baseline) {
 		return c.applied
 	}
 	return s

@@ -215,15 +215,17 @@ func (v Summary) Change(generation int64, s Status, now time.Time, more func(*st
 // stalling returns the reasons that require manual action.
 func stalling() []string {
 	return []string{
-		v1.ReasonRoleMissing, v1.ReasonConflict, v1.ReasonFighting, v1.ReasonHubRestored, v1.ReasonIdentityMismatch,
+		v1.ReasonRoleMissing, v1.ReasonForbidden, v1.ReasonConflict, v1.ReasonFighting, v1.ReasonHubRestored,
+		v1.ReasonIdentityMismatch,
 	}
 }
 
 // rank orders reasons by urgency.
 func rank(reason string) int {
 	return 1 + slices.Index([]string{
-		v1.ReasonAgentReadOnly, v1.ReasonAgentTooOld, v1.ReasonNoLeader, v1.ReasonRoleMissing, v1.ReasonDeliveryFailed,
-		v1.ReasonConflict, v1.ReasonFighting, v1.ReasonHubRestored, v1.ReasonIdentityMismatch,
+		v1.ReasonAgentReadOnly, v1.ReasonAgentTooOld, v1.ReasonNoLeader, v1.ReasonDrifted, v1.ReasonRoleMissing,
+		v1.ReasonUnhealthy, v1.ReasonDeliveryFailed, v1.ReasonForbidden, v1.ReasonConflict, v1.ReasonFighting,
+		v1.ReasonHubRestored, v1.ReasonIdentityMismatch,
 	}, reason)
 }
 

@@ -47,6 +47,14 @@ func TestSummarize(t *testing.T) {
 		"only a role is missing": {
 			[]delivery.Outcome{failed("a", v1.ReasonRoleMissing)}, v1.ReasonRoleMissing, false, true, "0/1",
 		},
+		"only rights of a Baseline are missing": {
+			[]delivery.Outcome{failed("a", v1.ReasonForbidden), failed("b", v1.ReasonUnhealthy)}, v1.ReasonForbidden, false,
+			true, "0/2",
+		},
+		"an object of a Baseline is unhealthy": {
+			[]delivery.Outcome{failed("a", v1.ReasonUnhealthy), failed("b", v1.ReasonDrifted)}, v1.ReasonUnhealthy, false,
+			false, "0/2",
+		},
 		"one is away": {
 			[]delivery.Outcome{at(delivery.Applied), at(delivery.Away)}, v1.ReasonApplied, true, false, "1/2",
 		},

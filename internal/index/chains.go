@@ -132,9 +132,9 @@ func ProjectToProjectBindings(
 	return names(bindings), err
 }
 
-// RoleTo returns the bindings of a kind that name a role template or a template that inherits it. For each kind B,
-// RoleTo[B] is a Lookup.
-func RoleTo[B v1.Binding](
+// RoleTo returns the bindings of a kind, or the Baselines, that name a role template or a template that inherits it.
+// For each kind B, RoleTo[B] is a Lookup.
+func RoleTo[B roleUser](
 	ctx context.Context, reader client.Reader, role client.Object,
 ) ([]types.NamespacedName, error) {
 	return then(ctx, reader, role, RoleToRoles, func(role types.NamespacedName) ([]types.NamespacedName, error) {
@@ -156,17 +156,21 @@ func RoleToRoles(ctx context.Context, reader client.Reader, role client.Object) 
 	return found, nil
 }
 
-// BindingToRoles returns the role template that a binding refers to.
+// BindingToRoles returns the role template that a binding or Baseline refers to.
 func BindingToRoles(_ context.Context, _ client.Reader, binding client.Object) ([]types.NamespacedName, error) {
-	if b, ok := binding.(v1.Binding); ok {
-		return roles([]v1.Binding{b}), nil
+	if b, ok := binding.(roleUser); ok {
+		return roles([]roleUser{b}), nil
 	}
 	return nil, nil
 }
 
-// ClusterToRoles returns the role templates that bindings for a Cluster refer to.
+// ClusterToRoles returns the role templates that bindings and Baselines for a Cluster refer to.
 func ClusterToRoles(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
 	bindings, err := targeting[*v1.ClusterRoleTemplateBinding](ctx, reader, cluster)
+	if err != nil {
+		return nil, err
+	}
+	baselines, err := targeting[*v1.Baseline](ctx, reader, cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +179,7 @@ func ClusterToRoles(ctx context.Context, reader client.Reader, cluster client.Ob
 		return roles(bindings), err
 	}
 	ofProjects, err := then(ctx, reader, cluster, ClusterTo[*v1.Project], next)
-	return append(roles(bindings), ofProjects...), err
+	return slices.Concat(roles(bindings), roles(baselines), ofProjects), err
 }
 
 // ProjectToRoles returns the role templates that bindings for a Project refer to.
@@ -234,7 +238,7 @@ func names[T client.Object](objects []T) []types.NamespacedName {
 	return found
 }
 
-func roles[B v1.Binding](bindings []B) []types.NamespacedName {
+func roles[B roleUser](bindings []B) []types.NamespacedName {
 	found := make([]types.NamespacedName, len(bindings))
 	for i, binding := range bindings {
 		found[i] = types.NamespacedName{Name: binding.RoleTemplate()}

@@ -34,13 +34,14 @@ const selecting = "*"
 
 // Index adds the indexes to a cache. Call it before the cache is used.
 func Index(ctx context.Context, indexer client.FieldIndexer) error {
-	role := func(o client.Object) []string { return []string{o.(v1.Binding).RoleTemplate()} }
+	role := func(o client.Object) []string { return []string{o.(roleUser).RoleTemplate()} }
 	type field struct {
 		kind client.Object
 		name string
 		keys client.IndexerFunc
 	}
 	indexes := []field{
+		{&v1.Baseline{}, byRole, role},
 		{&v1.ClusterRoleTemplateBinding{}, byRole, role},
 		{&v1.ProjectRoleTemplateBinding{}, byRole, role},
 		{&v1.ProjectRoleTemplateBinding{}, byProject, func(o client.Object) []string {

@@ -47,8 +47,14 @@ func ProjectBindingsOf(
 	return lookUp[*v1.ProjectRoleTemplateBinding](ctx, reader, project.Namespace, byProject, project.Name)
 }
 
-// BindingsWith returns the bindings of a kind that name a role template, in all namespaces.
-func BindingsWith[B v1.Binding](ctx context.Context, reader client.Reader, role string) ([]B, error) {
+// roleUser is an object that uses the rights of a role template: a binding or a Baseline.
+type roleUser interface {
+	client.Object
+	RoleTemplate() string
+}
+
+// BindingsWith returns the bindings of a kind, or the Baselines, that name a role template, in all namespaces.
+func BindingsWith[B roleUser](ctx context.Context, reader client.Reader, role string) ([]B, error) {
 	return lookUp[B](ctx, reader, "", byRole, role)
 }
 

@@ -40,6 +40,9 @@ type Kind struct {
 	// Metadata defines which metadata the caches keep. If it is nil, the caches keep only the annotations that are read
 	// for every kind.
 	Metadata *untrusted.Metadata
+	// Trim removes the part of an object that the caches do not keep, because it is large and only its controller needs
+	// it. If Trim is nil, the caches keep the whole spec and status.
+	Trim func(client.Object)
 	// Sets lists the sets that an object of this kind can have in a member.
 	Sets []Set
 }
@@ -64,6 +67,7 @@ func All() []Kind {
 				{set.Guards, checkpoint.Rule{CountsAsWithdrawn: true, OfMember: true}},
 				// After a restore, a Direct set may contain keys and sessions that have been revoked since the backup.
 				{set.Direct, checkpoint.Rule{CountsAsWithdrawn: true, RevokedAtOnce: true}},
+				{set.Values, withdrawn},
 			},
 		},
 		{
@@ -86,6 +90,10 @@ func All() []Kind {
 			Sets: []Set{{set.Plan, checkpoint.Rule{}}},
 		},
 		{
+			Name: "Baseline", Resource: "baselines", Object: &v1.Baseline{}, List: &v1.BaselineList{},
+			Trim: trimBaseline, Sets: []Set{{set.Baseline, withdrawn}},
+		},
+		{
 			Name: "Host", Resource: "hosts", Object: &v1.Host{}, List: &v1.HostList{},
 			Metadata: &untrusted.Metadata{
 				Annotations: map[string]int{v1.AnnotationRestored: MaxAnnotation}, MoreLabels: maxHostLabels, Finalizers: true,
@@ -102,6 +110,13 @@ func All() []Kind {
 			Metadata:      &untrusted.Metadata{},
 		},
 		{Name: "User", Resource: "users", Object: &v1.User{}, List: &v1.UserList{}, ClusterScoped: true},
+	}
+}
+
+// trimBaseline removes the manifests, which can have a megabyte. The controller reads them from the API server.
+func trimBaseline(o client.Object) {
+	if b, is := o.(*v1.Baseline); is {
+		b.Spec.Manifests = nil
 	}
 }
 

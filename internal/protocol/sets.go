@@ -28,6 +28,9 @@ const PathSets = "/v1/sets"
 // the feature "sets" and a separate stream.
 const FeatureSets = "sets/2"
 
+// FeatureBaselines in Report.Features means that the agent applies the objects of Baselines.
+const FeatureBaselines = "baselines"
+
 // Limits for sets.
 const (
 	// MaxSetObjects is the maximum number of objects that are listed in a SetState.
@@ -98,6 +101,14 @@ const (
 	SetRoleMissing SetPhase = "RoleMissing"
 	// SetFailed means that the API server rejected part of the set. The agent retries.
 	SetFailed SetPhase = "Failed"
+	// SetProgressing means that the member has all objects of a Baseline, and that some of them are not healthy yet.
+	SetProgressing SetPhase = "Progressing"
+	// SetUnhealthy means that an object of a Baseline has failed, or was not healthy in time.
+	SetUnhealthy SetPhase = "Unhealthy"
+	// SetForbidden means that the rights of a Baseline's user do not suffice for an object. The agent retries.
+	SetForbidden SetPhase = "Forbidden"
+	// SetDrifted means that another client has changed an object of a Baseline that only reports drift.
+	SetDrifted SetPhase = "Drifted"
 	// SetExpired means that the set has expired, and none of its objects are left in the member.
 	SetExpired SetPhase = "Expired"
 	// SetDeleted means that the set has been removed. It occurs only in the response to a DELETE request.
@@ -125,13 +136,26 @@ type SetState struct {
 	// Spent lists the first MaxSetObjects namespaces that received no quota for at least one resource. Older agents
 	// leave it empty.
 	Spent []string `json:"spent,omitempty"`
+	// Baseline is the progress of a Baseline. It is nil for other sets.
+	Baseline *BaselineState `json:"baseline,omitempty"`
+}
+
+// BaselineState is the progress of a Baseline in the member. The agent sends it at most once per second for each
+// Baseline, except when the phase of the set changes.
+type BaselineState struct {
+	// Revision is the revision that the agent keeps. It is at most 128 bytes long.
+	Revision string `json:"revision"`
+	// Objects is the number of objects, and Healthy is the number of objects that are applied and healthy.
+	Objects int32 `json:"objects"`
+	Healthy int32 `json:"healthy"`
 }
 
 // SetObject describes an object that is not in the desired state.
 type SetObject struct {
 	// Object is the kind, namespace and name, for example "ResourceQuota web/drover-project".
 	Object string `json:"object"`
-	// Phase is Conflict, Fighting, RoleMissing, Failed or Pending.
+	// Phase is Conflict, Fighting, RoleMissing, Failed or Pending. For an object of a Baseline, it can also be
+	// Progressing, Unhealthy, Forbidden or Drifted.
 	Phase SetPhase `json:"phase"`
 	// Message describes the problem and how to fix it. It never contains the object's content. It is at most 512
 	// bytes long.
@@ -163,6 +187,11 @@ func (s *SetState) Bound() {
 		o := &s.Objects[i]
 		o.Phase = SetPhase(Cut(string(o.Phase), maxText))
 		o.Object, o.Message = Cut(o.Object, maxMessage), Cut(o.Message, maxMessage)
+	}
+	if s.Baseline != nil {
+		b := *s.Baseline
+		b.Revision, b.Objects, b.Healthy = Cut(b.Revision, maxText), max(b.Objects, 0), max(b.Healthy, 0)
+		s.Baseline = &b
 	}
 	for _, names := range []*[]string{&s.Short, &s.Spent} {
 		*names = slices.Clone((*names)[:min(len(*names), MaxSetObjects)])

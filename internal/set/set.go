@@ -23,6 +23,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	v1 "github.com/drover-dev/drover/api/v1"
 )
 
 // MaxSize is the maximum size of a set's JSON, in bytes.
@@ -49,6 +51,12 @@ const (
 	Direct = "direct"
 	// Plan is the set with a Plan and the copies of its Secrets.
 	Plan = "plan"
+	// Baseline is the set with the objects of a Baseline, and the ClusterRoleBinding that grants the rights to apply
+	// them.
+	Baseline = "baseline"
+	// Values is the set with the values of a Cluster that Baselines refer to. A member has only one Values set. The ID
+	// of the set is "values".
+	Values = "values"
 )
 
 // ID returns the ID of an object's set of the given kind.
@@ -65,7 +73,23 @@ type Set struct {
 	// ExpiresAt is the time when the agent, according to its own clock, removes the set's objects. If it is nil, the set
 	// never expires.
 	ExpiresAt *time.Time
-	json      []byte
+	// Baseline describes the content of a set with a Baseline. It is nil for other sets.
+	Baseline *BaselineOutline
+	json     []byte
+}
+
+// BaselineOutline is the part of a Baseline's content with which the reports of agents are compared.
+type BaselineOutline struct {
+	// Revision identifies the objects and the role template, and Objects is the number of objects.
+	Revision string
+	Objects  int32
+}
+
+func outline(content *BaselineContent) *BaselineOutline {
+	if content == nil {
+		return nil
+	}
+	return &BaselineOutline{Revision: content.Revision, Objects: int32(len(content.Objects))}
 }
 
 // encoded is the JSON of a set.
@@ -82,6 +106,10 @@ type Content struct {
 	Objects []*unstructured.Unstructured `json:"objects,omitempty"`
 	// PerNamespace is the content for each namespace of a project.
 	PerNamespace *PerNamespace `json:"perNamespace,omitempty"`
+	// Baseline contains objects that the agent applies as the Baseline's own user.
+	Baseline *BaselineContent `json:"baseline,omitempty"`
+	// Values contains the values that replace references in the objects of Baselines, by the name in the reference.
+	Values map[string]string `json:"values,omitempty"`
 }
 
 // New returns a set. It fails if the ID is invalid or the set is larger than MaxSize.
@@ -96,7 +124,9 @@ func New(id string, expiresAt *time.Time, content Content) (*Set, error) {
 	}
 	// The first match is always the digest, because an ID contains no quotes.
 	whole := bytes.Replace(raw, []byte(`"digest":""`), []byte(`"digest":"`+digest+`"`), 1)
-	return &Set{ID: id, Digest: digest, ExpiresAt: expiresAt, json: whole}, nil
+	return &Set{
+		ID: id, Digest: digest, ExpiresAt: expiresAt, Baseline: outline(content.Baseline), json: whole,
+	}, nil
 }
 
 // encode returns the JSON of a set and the set's digest. The JSON does not contain the digest.
@@ -133,7 +163,9 @@ func Parse(raw []byte) (*Set, Content, error) {
 		return nil, Content{}, fmt.Errorf("check set %s: its digest does not match: hub and agent may differ in version",
 			s.ID)
 	}
-	return &Set{ID: s.ID, Digest: digest, ExpiresAt: s.ExpiresAt, json: raw}, s.Content, nil
+	return &Set{
+		ID: s.ID, Digest: digest, ExpiresAt: s.ExpiresAt, Baseline: outline(s.Content.Baseline), json: raw,
+	}, s.Content, nil
 }
 
 // JSON returns the set in the form in which it is sent and stored. The caller must not change it.
@@ -178,4 +210,21 @@ func Label(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:hashLength]
 	return strings.TrimRight(strings.Replace(id, "/", "-", 1)[:maxLabel-hashLength-1], "-_.") + "-" + hash
+}
+
+// BaselineContent is the content of a Baseline for a member. All members of the Baseline share it.
+type BaselineContent struct {
+	// Name is the name of the Baseline. The agent derives the Baseline's user and label from it.
+	Name string `json:"name"`
+	// Revision identifies the objects and the role template.
+	Revision string `json:"revision"`
+	// Objects are complete objects in the order of their sources. They remain JSON, because a decoded object takes ten
+	// times as much memory.
+	Objects []json.RawMessage `json:"objects"`
+	// Drift, Conflicts and DeletionPolicy are copied from the spec.
+	Drift          v1.DriftPolicy            `json:"drift,omitempty"`
+	Conflicts      v1.ConflictPolicy         `json:"conflicts,omitempty"`
+	DeletionPolicy v1.BaselineDeletionPolicy `json:"deletionPolicy,omitempty"`
+	// HealthSeconds is how long an object may take to become healthy.
+	HealthSeconds int64 `json:"healthSeconds,omitempty"`
 }

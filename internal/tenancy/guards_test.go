@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/drover-dev/drover/internal/baseline"
 	"github.com/drover-dev/drover/internal/tenancy"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -173,6 +174,11 @@ func TestGuards(t *testing.T) {
 			m.refused(m.label(mover, free, project, `"db"`), "updatepsa")
 			m.taken(m.label(mover, free, project, "null"))
 		})
+	t.Run("the user of a Baseline is guarded like any other user", func(t *testing.T) {
+		user := m.as(baseline.User("cni"))
+		m.refused(m.label(user, free, project, `"web"`), "manage-namespaces")
+		m.refused(user.Create(t.Context(), secret.DeepCopy(), client.DryRunAll), "cannot manage sets")
+	})
 	t.Run("only a user who manages all projects can open isolated projects", func(t *testing.T) {
 		m.refused(m.label(mover, shop, "cluster.drover.dev/ingress", `"true"`), "on all projects")
 		m.taken(m.label(security, shop, "cluster.drover.dev/ingress", `"true"`))

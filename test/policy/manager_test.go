@@ -79,6 +79,9 @@ func testManager(t *testing.T, h *fixture) {
 	secret := func(namespace, name, rest string) client.Object {
 		return object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: %s%s}", namespace, name, rest))
 	}
+	revision := func(baseline string) string {
+		return fmt.Sprintf(", labels: {cluster.drover.dev/baseline: %s, cluster.drover.dev/secret: baseline}}, type: Opaque}", baseline)
+	}
 	labels := func(cluster, kind string) string {
 		return fmt.Sprintf(", labels: {cluster.drover.dev/cluster: %s, cluster.drover.dev/secret: %s}", cluster, kind)
 	}
@@ -91,6 +94,7 @@ func testManager(t *testing.T, h *fixture) {
 		"the keys of sign-in": secret("drover-system", "drover-sign-in", ", labels: {cluster.drover.dev/secret: sign-in}}, type: Opaque}"),
 		"a session":           secret("drover-system", "drover-session-0123456789abcdef0123456789abcdef", ", labels: {cluster.drover.dev/secret: session}}, type: Opaque}"),
 		"a token for scripts": secret("drover-system", "drover-token-0123456789abcdef0123456789abcdef01234567", ", labels: {cluster.drover.dev/secret: token}}, type: Opaque}"),
+		"a revision":          secret(h.workspace, "cni-revision-5", revision("cni")),
 		"the hub's CA":        secret("drover-system", "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}, type: Opaque}"),
 		"a role of a binding": object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {namespace: %s, name: 'drover:crtb:a'}, rules: [{apiGroups: [cluster.drover.dev], resources: [clusters], resourceNames: [a], verbs: [get, list, watch]}]}", h.workspace)),
 		"a binding of a binding": object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {namespace: %s, name: 'drover:crtb:b'}, "+
@@ -128,6 +132,8 @@ func testManager(t *testing.T, h *fixture) {
 		"instructions of a host":                   {hostInstructions(t, h.workspace, "m9"), "denied request"},
 		"the tokens of a ClusterInstallation":      {secret(h.workspace, "web-provision", ", labels: {provision.cluster.drover.dev/installation: web, cluster.drover.dev/secret: provision}}, type: Opaque}"), "denied request"},
 		"a kubeconfig for Cluster API":             {secret(h.workspace, "web-kubeconfig", ", labels: {cluster.x-k8s.io/cluster-name: web, cluster.drover.dev/secret: kubeconfig}}, type: Opaque}"), "denied request"},
+		"a revision of another Baseline":           {secret(h.workspace, "cni-revision-5", revision("c")), secrets},
+		"a seventh revision":                       {secret(h.workspace, "cni-revision-6", revision("cni")), secrets},
 		"a Secret without labels":                  {secret(h.workspace, "y-registration", "}}"), secrets},
 		"a Secret for a project":                   {secret(h.workspace, "for-web", ", labels: {cluster.drover.dev/project: web}}}"), secrets},
 		"the CA in another namespace":              {secret(h.workspace, "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}}"), secrets},

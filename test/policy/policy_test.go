@@ -192,6 +192,14 @@ func (h *fixture) awaitPolicies(t *testing.T) {
 		return h.as(t, "probe-facts").Patch(ctx, in("{kind: Cluster, metadata: {name: probe, namespace: WS}}"),
 			client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"plan.cluster.drover.dev/x":"x"}}}`)), client.DryRunAll)
 	}
+	tries["drover-baseline-manifests"] = func(ctx context.Context) error {
+		return h.Client.Create(ctx, baselineOf(t, h.workspace, "probe", "Secret"), client.DryRunAll)
+	}
+	tries["drover-baseline-source-secret"] = func(ctx context.Context) error {
+		o := in("{apiVersion: v1, kind: Secret, metadata: {name: x, namespace: WS, labels: " +
+			"{baselines.cluster.drover.dev/use: 'true'}}}")
+		return h.as(t, "probe-facts").Create(ctx, o, client.DryRunAll)
+	}
 	bare := "{kind: Cluster, metadata: {name: probe, namespace: WS}}"
 	tries["drover-cluster-labels"] = func(ctx context.Context) error {
 		return h.as(t, "probe-facts").Patch(ctx, in(bare), merge(`{"metadata":{"labels":{"a":"x"}}}`), client.DryRunAll)
@@ -289,6 +297,8 @@ func TestPolicies(t *testing.T) {
 		"a member of a project sees its namespaces":                                              testProjectNamespaces,
 		"CVE-2022-31247, CVE-2019-14436: plans take run-plans on the clusters that they are for": testPlan,
 		"CVE-2021-25320, CVE-2026-44935: only a user who may read a Secret gives it to plans":    testPlanSecret,
+		"a Baseline takes bind, and has no Secrets in it":                                        testBaseline,
+		"what a Baseline applies takes a separate right":                                         testBaselineSource,
 		"only the manager writes claims of plans":                                                testPlanClaims,
 		"making instructions of a host takes a separate right":                                   testHostInstructions,
 		"what is done by root on machines takes a separate right":                                testInstallationSecret,

@@ -48,8 +48,10 @@ func HealthyReport() protocol.Report {
 		Version: "v1.36.3+k3s1", Distribution: "k3s",
 		Nodes: &protocol.Nodes{Total: 3, Ready: 2,
 			Capacity: map[string]string{"cpu": "12", "memory": "48Gi"}, Allocatable: map[string]string{"cpu": "11"}, Requested: map[string]string{"cpu": "3"}},
-		Health:       protocol.Health{Healthy: true},
-		Capabilities: protocol.Capabilities{Features: []string{protocol.FeatureSets, protocol.FeaturePlans}},
+		Health: protocol.Health{Healthy: true},
+		Capabilities: protocol.Capabilities{Features: []string{
+			protocol.FeatureSets, protocol.FeaturePlans, protocol.FeatureBaselines,
+		}},
 	}
 }
 

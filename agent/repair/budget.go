@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package apply
+// Package repair limits how often the agent repairs an object that another client keeps changing.
+package repair
 
 import "time"
 
@@ -15,16 +16,17 @@ const (
 	maxPenalty    = 5 * time.Minute
 )
 
-// budget limits the rate at which an object is repaired. The zero value is ready to use.
-type budget struct {
+// Budget limits the rate at which an object is repaired. The zero value is ready to use.
+type Budget struct {
 	repairs []time.Time // times of the most recent repairs, at most budgetRepairs
 	penalty time.Duration
-	cause   string // why the last repair was needed; the repaired object no longer shows the reason
+	// Cause is why the last repair was needed. The repaired object no longer shows the reason.
+	Cause string
 }
 
-// wait returns the delay before the next repair.
-func (b *budget) wait(now time.Time) time.Duration {
-	if b.cooldown(now) <= 0 {
+// Wait returns the delay before the next repair.
+func (b *Budget) Wait(now time.Time) time.Duration {
+	if b.Cooldown(now) <= 0 {
 		return 0
 	}
 	last := b.repairs[len(b.repairs)-1]
@@ -37,10 +39,10 @@ func (b *budget) wait(now time.Time) time.Duration {
 	return max(0, last.Add(firstPenalty).Sub(now))
 }
 
-// spend records a repair.
-func (b *budget) spend(now time.Time) {
-	if b.cooldown(now) <= 0 {
-		*b = budget{}
+// Spend records a repair.
+func (b *Budget) Spend(now time.Time) {
+	if b.Cooldown(now) <= 0 {
+		*b = Budget{}
 	}
 	switch full := len(b.repairs) == budgetRepairs && now.Sub(b.repairs[0]) < budgetSpan; {
 	case b.penalty > 0:
@@ -54,9 +56,9 @@ func (b *budget) spend(now time.Time) {
 	}
 }
 
-// fighting reports whether another client keeps reverting the object.
-func (b *budget) fighting(now time.Time) bool {
-	if b.cooldown(now) <= 0 {
+// Fighting reports whether another client keeps reverting the object.
+func (b *Budget) Fighting(now time.Time) bool {
+	if b.Cooldown(now) <= 0 {
 		return false
 	}
 	if b.penalty > 0 {
@@ -66,9 +68,9 @@ func (b *budget) fighting(now time.Time) bool {
 	return n >= fightRepairs && b.repairs[n-1].Sub(b.repairs[n-fightRepairs]) < budgetSpan
 }
 
-// cooldown returns the time until the budget is reset, provided that the object needs no further repair. The result
+// Cooldown returns the time until the budget is reset, provided that the object needs no further repair. The result
 // is 0 or negative once the budget may be reset.
-func (b *budget) cooldown(now time.Time) time.Duration {
+func (b *Budget) Cooldown(now time.Time) time.Duration {
 	if b == nil || len(b.repairs) == 0 {
 		return 0
 	}

@@ -1,0 +1,192 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package baseline
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/agent/kube"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/baseline"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// noVersion is a resource version that no object has. When an object is applied with this version, the API server
+// creates the object if it does not exist, and reports a conflict otherwise.
+const noVersion = "1"
+
+// foreignError is returned if an existing object does not belong to the Baseline.
+type foreignError struct{ message string }
+
+func (f *foreignError) Error() string { return f.message }
+
+// write applies an object and records it. If it returns false, it has reported a problem.
+func (p *pass) write(ctx context.Context, f *follow, w wanted, e entry, now live, there bool) (live, bool) {
+	o, phase, reason := compose(p.content, w.at, p.values)
+	if reason != "" {
+		p.report(w.ref, phase, reason)
+		return live{}, false
+	}
+	a := attempt{pass: p, at: f.served, wanted: w, object: o, entry: e}
+	// Only fields that an earlier pass applied are taken back from other field managers.
+	a.force = p.content.Conflicts == v1.ConflictsTake || e.Digest == w.digest && p.content.Drift != v1.DriftReport
+	stored, err := a.send(ctx, now.uid, there)
+	if err != nil {
+		p.failed(ctx, w.ref, err)
+		return live{}, false
+	}
+	f.objects.Wrote(stored)
+	result, _ := readLive(w.kind, p.name)(stored)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.store.put(entry{APIVersion: w.apiVersion, Kind: w.kind.name, Namespace: w.namespace, Name: w.object,
+		UID: result.uid, Digest: w.digest, Mark: result.mark})
+	delete(p.late, w.ref)
+	return result, true
+}
+
+// attempt is an attempt to apply an object.
+type attempt struct {
+	pass   *pass
+	at     served
+	wanted wanted
+	object *unstructured.Unstructured
+	entry  entry
+	force  bool
+}
+
+func (a *attempt) path() string { return a.at.path(a.wanted.namespace, a.wanted.object) }
+
+// send applies the object, and returns the stored object. It changes only an object that belongs to the Baseline.
+func (a *attempt) send(ctx context.Context, uid types.UID, there bool) (*unstructured.Unstructured, error) {
+	if there {
+		if stored, err := a.apply(ctx, "uid", string(uid), a.force); !kube.Replaced(err) || len(kube.Rivals(err)) > 0 {
+			return stored, err
+		}
+	}
+	stored, err := a.apply(ctx, "resourceVersion", noVersion, false)
+	if !apierrors.IsConflict(err) && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+		return stored, err
+	}
+	uid, failed := a.inspect(ctx)
+	switch foreign := (*foreignError)(nil); {
+	case errors.As(failed, &foreign), failed != nil && apierrors.IsConflict(err):
+		return nil, failed
+	case !apierrors.IsConflict(err):
+		return nil, err
+	case uid == "": // the object was deleted in the meantime
+		return a.apply(ctx, "resourceVersion", noVersion, false)
+	}
+	return a.apply(ctx, "uid", string(uid), a.force)
+}
+
+// apply sends the object with an additional metadata field that the API server treats as a precondition.
+func (a *attempt) apply(ctx context.Context, field, value string, force bool) (*unstructured.Unstructured, error) {
+	o := a.object.DeepCopy()
+	if err := unstructured.SetNestedField(o.Object, value, "metadata", field); err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	body, err := json.Marshal(o.Object)
+	if err != nil {
+		return nil, fmt.Errorf("encode: %w", err)
+	}
+	stored := &unstructured.Unstructured{}
+	err = a.pass.options.Write(ctx, a.wanted.place(), a.pass.id, func(ctx context.Context) error {
+		_, raw, err := a.pass.objects.ApplyWhole(ctx, a.path(), baseline.User(a.pass.name), force, body)
+		if err != nil {
+			return err
+		}
+		if stored.UnmarshalJSON(raw) != nil { // the cause may quote the object
+			return errors.New("the API server's response cannot be read")
+		}
+		return nil
+	})
+	return stored, err
+}
+
+// inspect returns the UID of an existing object that belongs to the Baseline, or "" if the object does not exist.
+func (a *attempt) inspect(ctx context.Context) (types.UID, error) {
+	meta, err := a.pass.objects.Meta(ctx, a.path())
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", nil
+	case err != nil:
+		return "", err
+	case a.pass.owns(meta, a.entry):
+		return meta.UID, nil
+	case meta.Labels[v1.LabelBaseline] != "":
+		return "", &foreignError{fmt.Sprintf("it belongs to the Baseline %q: remove it from one of the two",
+			meta.Labels[v1.LabelBaseline])}
+	}
+	_, other := kube.Mark(meta.ManagedFields, "")
+	maker := ""
+	if other != "" {
+		maker = fmt.Sprintf(" (made by %q)", other)
+	}
+	return "", &foreignError{fmt.Sprintf("it already exists and is not the Baseline's%s: remove it, or hand it over "+
+		"with the label %s=%s", maker, v1.LabelBaseline, a.pass.name)}
+}
+
+// owns reports whether an object belongs to the Baseline: either the inventory has its UID, or it carries the label.
+func (b *kept) owns(meta *metav1.PartialObjectMetadata, e entry) bool {
+	return e.UID != "" && meta.UID == e.UID || meta.Labels[v1.LabelBaseline] == b.name
+}
+
+const (
+	// grantTime is how long an API server may take to notice a new binding, and grantAgain is the delay before the next
+	// attempt during this time.
+	grantTime  = 2 * time.Second
+	grantAgain = 50 * time.Millisecond
+)
+
+// failed reports why a request for an object failed. It reports nothing if ctx has ended.
+func (p *pass) failed(ctx context.Context, r ref, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	phase, message := explain(r, baseline.User(p.name), err)
+	if phase == protocol.SetForbidden && p.now.Sub(p.since) < grantTime {
+		phase, message = protocol.SetPending, "the API server does not know the rights of the Baseline's user yet"
+		p.later(grantAgain)
+	}
+	p.report(r, phase, message)
+}
+
+// explain returns the phase and the message for an error. An error from the API server can repeat values of the
+// object, so the message contains only the names of fields.
+func explain(r ref, user string, err error) (protocol.SetPhase, string) {
+	if f := (*foreignError)(nil); errors.As(err, &f) {
+		return protocol.SetConflict, f.message
+	}
+	if names := kube.Rivals(err); len(names) > 0 {
+		return protocol.SetConflict, "another field manager owns a field: " + strings.Join(names, "; ")
+	}
+	// The API server names the user only if the user lacks a right. Other refusals come from admission.
+	lacksRight := apierrors.IsForbidden(err) &&
+		strings.Contains(strings.ToLower(err.Error()), "user "+strconv.Quote(user))
+	switch {
+	case apierrors.IsInvalid(err):
+		return protocol.SetFailed, "the API server rejects it as invalid: " + kube.InvalidFields(err)
+	case r.secret() && apierrors.IsForbidden(err):
+		return protocol.SetForbidden, "the API server forbids it to the Baseline's user: add the right to the role " +
+			"template, or check the admission policies and webhooks of the member"
+	case r.secret() && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
+		return protocol.SetFailed, fmt.Sprintf("the API server rejects it (%s): check the admission policies and webhooks "+
+			"of the member", apierrors.ReasonForError(err))
+	case lacksRight:
+		return protocol.SetForbidden, err.Error() + ": add the right to the role template"
+	}
+	return protocol.SetFailed, err.Error()
+}

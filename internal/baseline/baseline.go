@@ -1,0 +1,110 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package baseline decides which objects a Baseline consists of, and in which order they are applied.
+//
+// The hub reads the objects from their sources and computes a revision. The agent replaces references to the Cluster,
+// and applies the objects in stages. The package has no side effects and uses no client, context, clock or logger.
+package baseline
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/drover-dev/drover/internal/untrusted"
+)
+
+// userPrefix precedes the name of a Baseline in the name of the Baseline's user. Bindings reject subjects whose names
+// begin with "drover:".
+const userPrefix = "drover:baseline:"
+
+// User returns the name of the user as which the agent applies a Baseline. The Baseline's field manager has the same
+// name.
+func User(baseline string) string { return userPrefix + baseline }
+
+// IsUser reports whether a name belongs to the user of a Baseline. The agent does not forward requests of these users.
+func IsUser(name string) bool { return strings.HasPrefix(name, userPrefix) }
+
+// revisionLength is the number of hexadecimal digits in a revision.
+const revisionLength = 16
+
+// Revision identifies the objects of a Baseline and the role template with whose rights they are applied. The objects
+// must be results of Parse.
+func Revision(roleTemplate string, objects []json.RawMessage) string {
+	sum := sha256.New()
+	// a line break cannot be part of a name or of compact JSON
+	_, _ = sum.Write([]byte(roleTemplate + "\n")) // writing to a hash never fails
+	for _, object := range objects {
+		_, _ = sum.Write(object)
+		_, _ = sum.Write([]byte("\n"))
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:revisionLength]
+}
+
+// Decode returns an object of a set of a Baseline. The error does not contain any part of the object.
+func Decode(raw json.RawMessage) (*unstructured.Unstructured, error) {
+	if err := untrusted.Check(raw, bounds()); err != nil {
+		return nil, fmt.Errorf("read an object: %w", err)
+	}
+	o := &unstructured.Unstructured{}
+	if o.UnmarshalJSON(raw) != nil { // the cause may quote the object
+		return nil, fmt.Errorf("read an object: it is not a Kubernetes object")
+	}
+	return o, nil
+}
+
+// reservedPrefix is the prefix of the names of Drover's own namespaces. An object there could replace the agent, or run
+// as a Plan on the nodes.
+const reservedPrefix = "drover-"
+
+// Refuse returns the reason why an object cannot be part of a Baseline, or "". The agent calls it after Substitute,
+// because a reference may be part of a name.
+func Refuse(o *unstructured.Unstructured) string {
+	switch {
+	case o.GetAPIVersion() == "" || o.GetKind() == "":
+		return "it has no apiVersion or kind"
+	case o.GetName() == "":
+		return "it has no metadata.name"
+	case strings.ContainsAny(o.GetName()+o.GetNamespace(), "/%?#") || strings.ContainsAny(o.GetAPIVersion(), "%?#"):
+		return "its name, namespace or apiVersion contains a character that is not allowed there"
+	case strings.HasPrefix(o.GetNamespace(), reservedPrefix),
+		isNamespace(o) && strings.HasPrefix(o.GetName(), reservedPrefix):
+		return "namespaces whose names begin with drover- belong to Drover"
+	}
+	return ""
+}
+
+func isNamespace(o *unstructured.Unstructured) bool {
+	return o.GetKind() == "Namespace" && o.GetAPIVersion() == "v1"
+}
+
+// StageCount is the number of stages.
+const StageCount = 3
+
+// Stage returns the stage in which objects of a kind are applied: 0 for Namespaces and CustomResourceDefinitions, 2 for
+// objects that can block requests of others until a workload of the Baseline serves them, and 1 for other objects. The
+// objects of a stage are applied in any order. Before stage 1, the CustomResourceDefinitions must be established.
+func Stage(apiVersion, kind string) int {
+	switch Group(apiVersion) + "/" + kind {
+	case "/Namespace", "apiextensions.k8s.io/CustomResourceDefinition":
+		return 0
+	case "admissionregistration.k8s.io/MutatingWebhookConfiguration",
+		"admissionregistration.k8s.io/ValidatingWebhookConfiguration", "apiregistration.k8s.io/APIService":
+		return 2
+	}
+	return 1
+}
+
+// Group returns the API group in an apiVersion. It is empty for the core group.
+func Group(apiVersion string) string {
+	group, _, grouped := strings.Cut(apiVersion, "/")
+	if !grouped {
+		return ""
+	}
+	return group
+}
