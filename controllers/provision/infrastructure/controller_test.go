@@ -161,7 +161,7 @@ func TestInvalidScheduleIsReportedAndAffectsNothingElse(t *testing.T) {
 		{"often", infrav1.ReasonScheduleInvalid, "write five fields", 1},
 		{"often", infrav1.ReasonScheduleInvalid, "write five fields", 0},
 		{"0 0 31 2 *", infrav1.ReasonScheduleInvalid, "no day that exists", 1},
-		{"@daily", infrav1.ReasonScheduled, "the latest EtcdSnapshot shows whether", 0},
+		{"@daily", infrav1.ReasonScheduled, "to check whether snapshots succeed, see the latest EtcdSnapshot", 0},
 		{"", "", "", 0},
 	} {
 		object.Spec.Etcd.Schedule = c.schedule
