@@ -184,7 +184,7 @@ chart: ## Write the Helm chart, made from the manifests, to dist/chart.
 	$(release) chart
 
 .PHONY: release
-release: images build-installer chart ## Write all files of a release to dist/, without uploading anything: make release VERSION=v0.1.0 IMG=registry/drover:v0.1.0
+release: build-installer chart images ## Write all files of a release to dist/, without uploading anything: make release VERSION=v0.1.0 IMG=registry/drover:v0.1.0
 	$(release) plugins bundle provenance checksums
 
 .PHONY: images

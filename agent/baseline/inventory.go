@@ -126,7 +126,7 @@ func (i *inventory) plan(all []wanted) (doomed []entry) {
 	for _, w := range all {
 		keep[w.ref] = true
 		if _, known := i.entries[w.ref]; !known && w.problem == nil {
-			i.put(entry{APIVersion: w.apiVersion, Kind: w.kind.name, Namespace: w.namespace, Name: w.object})
+			i.put(entry{APIVersion: w.apiVersion, Kind: w.name, Namespace: w.namespace, Name: w.object})
 		}
 	}
 	for r, e := range i.entries {

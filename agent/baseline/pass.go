@@ -146,7 +146,7 @@ func each[T any](ctx context.Context, all []T, f func(T)) {
 // locate returns the watch of an object's kind as soon as the objects of that kind are known. If it returns nil, it has
 // reported a problem.
 func (p *pass) locate(ctx context.Context, w wanted) *follow {
-	s, ok, err := p.kinds.find(ctx, w.apiVersion, w.kind.name)
+	s, ok, err := p.kinds.find(ctx, w.apiVersion, w.name)
 	switch {
 	case err != nil:
 		p.failed(ctx, w.ref, err)
@@ -189,7 +189,7 @@ func (p *pass) notServed(w wanted) {
 		p.later(missAgain)
 	}
 	p.report(w.ref, phase, fmt.Sprintf("this cluster does not serve the kind %s of %s: install its definition first",
-		w.kind.name, w.apiVersion))
+		w.name, w.apiVersion))
 }
 
 // keepOne applies an object, unless nothing has changed since it was last applied.

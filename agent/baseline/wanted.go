@@ -28,9 +28,9 @@ type ref struct {
 // String returns the object's name in the form that is used in set states.
 func (r ref) String() string {
 	if r.namespace == "" {
-		return r.kind.name + " " + r.object
+		return r.name + " " + r.object
 	}
-	return r.kind.name + " " + r.namespace + "/" + r.object
+	return r.name + " " + r.namespace + "/" + r.object
 }
 
 // place returns the destination of a write, as in agent/apply.
@@ -64,7 +64,7 @@ type wanted struct {
 	problem    *protocol.SetObject
 }
 
-func (w wanted) stage() int { return baseline.Stage(w.apiVersion, w.kind.name) }
+func (w wanted) stage() int { return baseline.Stage(w.apiVersion, w.name) }
 
 // digestLength is the number of hexadecimal digits in a digest.
 const digestLength = 16

@@ -51,7 +51,7 @@ func (p *pass) write(ctx context.Context, f *follow, w wanted, e entry, now live
 	result, _ := readLive(w.kind, p.name)(stored)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.store.put(entry{APIVersion: w.apiVersion, Kind: w.kind.name, Namespace: w.namespace, Name: w.object,
+	p.store.put(entry{APIVersion: w.apiVersion, Kind: w.name, Namespace: w.namespace, Name: w.object,
 		UID: result.uid, Digest: w.digest, Mark: result.mark})
 	delete(p.late, w.ref)
 	return result, true

@@ -145,7 +145,7 @@ func shown(p *protocol.HostProgress) *v1.HostProgress {
 	if p.Version == "" {
 		return nil
 	}
-	return p.HostProgress.DeepCopy()
+	return p.DeepCopy()
 }
 
 func machine(m protocol.HostMachine) *v1.HostMachine {

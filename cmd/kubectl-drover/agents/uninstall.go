@@ -93,6 +93,7 @@ func newUninstaller(o *cli.Options, out io.Writer, dryRun bool) (*uninstaller, e
 	}
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = 50, 100
+	cli.Bound(config)
 	u := &uninstaller{server: config.Host, out: out, dryRun: dryRun, said: map[string]bool{}}
 	if u.objects, err = metadata.NewForConfig(config); err != nil {
 		return nil, fmt.Errorf("make client for %s: %w", config.Host, err)

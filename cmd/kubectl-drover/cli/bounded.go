@@ -15,11 +15,13 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // Limits on the responses of API servers. A context may lead to any server, for example to a member that an attacker
-// controls. These limits let it use some hundred megabytes of memory, and suffice for 10,000 Clusters.
+// controls. These limits let it use some hundred megabytes of memory. Lists of the hub are read in pages (paged).
 const (
 	maxBytes = 64 << 20
 	maxNodes = 4 << 20
@@ -30,6 +32,11 @@ const (
 
 // bounded limits the responses of an API server. The clients of an API server read a whole response into memory.
 type bounded struct{ next http.RoundTripper }
+
+// Bound limits the responses that clients with this configuration read.
+func Bound(config *rest.Config) {
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next} })
+}
 
 // RoundTrip implements http.RoundTripper.
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {

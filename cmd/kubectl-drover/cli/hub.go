@@ -64,7 +64,7 @@ func (o *Options) connect(reads bool) (*Hub, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make client of the hub at %s: %w", config.Host, err)
 	}
-	return &Hub{WithWatch: c, Config: config, Workspace: cmp.Or(o.Workspace, workspace)}, nil
+	return &Hub{WithWatch: paged{c}, Config: config, Workspace: cmp.Or(o.Workspace, workspace)}, nil
 }
 
 // hubKubeconfig returns the kubeconfig with the hub's context as the current context. If this context has no namespace,

@@ -11,7 +11,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -192,7 +191,7 @@ func ConfigOf(loaded clientcmd.ClientConfig, whose string) (*rest.Config, error)
 
 // Patient sets a time limit for each request, limits the size of responses, and removes the limit on the request rate.
 func (o *Options) Patient(config *rest.Config) {
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next} })
+	Bound(config)
 	config.QPS = -1
 	config.UserAgent = o.UserAgent()
 	if config.Timeout == 0 {

@@ -131,14 +131,14 @@ if they exist. It requires the verb "manage-namespaces" on the Project.`,
 	change := cli.BindChange(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return o.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
-			return addNamespaces(ctx, c, h, change, args)
+			return addNamespaces(ctx, h, change, args)
 		})
 	}
 	o.BindWorkspace(c)
 	return c
 }
 
-func addNamespaces(ctx context.Context, c *cobra.Command, h *cli.Hub, change *cli.Change, args []string) error {
+func addNamespaces(ctx context.Context, h *cli.Hub, change *cli.Change, args []string) error {
 	p := &v1.Project{}
 	if err := h.Get(ctx, client.ObjectKey{Namespace: h.Workspace, Name: args[0]}, p); err != nil {
 		return fmt.Errorf("read Project %s/%s: %w", h.Workspace, cli.Visible(args[0]), err)

@@ -251,7 +251,7 @@ func (st *stream) again(ctx context.Context) error {
 		before := *k
 		k.scope = k.feed.ask(ctx, st.may, st.workspaces(k), before.scope)
 		k.reach = st.reviewReach(ctx, k)
-		if !before.same(k.scope) || !before.reach.scope.same(k.reach.scope) {
+		if !before.same(k.scope) || !before.reach.same(k.reach.scope) {
 			k.restart()
 		} else {
 			k.compare(before.reach.names)
