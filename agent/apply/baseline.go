@@ -74,7 +74,8 @@ func beginning(content *set.BaselineContent) *protocol.BaselineState {
 // meanwhile returns the state that is published while a pass continues: the last one, unless the revision is new.
 func (b baselinePass) meanwhile() *protocol.BaselineState {
 	now := beginning(b.pass.set.content.Baseline)
-	if last := b.pass.leader.publisher.state(b.pass.set.id).Baseline; now != nil && last != nil && last.Revision == now.Revision {
+	last := b.pass.leader.publisher.state(b.pass.set.id).Baseline
+	if now != nil && last != nil && last.Revision == now.Revision {
 		return last
 	}
 	return now

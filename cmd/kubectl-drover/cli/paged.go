@@ -45,7 +45,8 @@ func (p paged) List(ctx context.Context, list client.ObjectList, options ...clie
 			return nil, err
 		}
 		if read += meta.LenList(page); read > maxListed {
-			return nil, fmt.Errorf("the server has more than %d of these objects: select fewer, for example one workspace", maxListed)
+			return nil, fmt.Errorf("the server has more than %d of these objects: select fewer, for example one workspace",
+				maxListed)
 		}
 		return page, nil
 	})
