@@ -66,7 +66,7 @@ func TestMessageOfAProviderIsPrintableAndBounded(t *testing.T) {
 	var p v1.AuthProvider
 	ready(&p, said).Write(1, &p.Status.ObservedGeneration, &p.Status.Conditions)
 	got := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady).Message
-	if len(got) > 2048 || !utf8.ValidString(got) || strings.ContainsFunc(got, func(c rune) bool { return !unicode.IsPrint(c) }) || !strings.HasPrefix(got, "502: .]0;forged..Ready=True .") {
+	if len(got) > 1536 || !utf8.ValidString(got) || strings.ContainsFunc(got, func(c rune) bool { return !unicode.IsPrint(c) }) || !strings.HasPrefix(got, "502: .]0;forged..Ready=True .") {
 		t.Errorf("the message has %d bytes: %q", len(got), got)
 	}
 }

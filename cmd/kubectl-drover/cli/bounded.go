@@ -53,6 +53,9 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 		return resp, nil
 	case strings.HasSuffix(r.URL.Path, "/log") && kind == "text/plain" && resp.StatusCode == http.StatusOK:
 		return resp, nil // is printed while it is read
+	case kind != "application/json" && !strings.HasPrefix(kind, "text/") && resp.StatusCode >= http.StatusBadRequest:
+		resp.Header.Set("Content-Type", "text/plain") // the client understands the status without the body
+		body = http.NoBody
 	case kind != "application/json" && !strings.HasPrefix(kind, "text/"):
 		err = fmt.Errorf("the server responded with %s and the content type %q, which is not JSON", resp.Status, kind)
 	case r.URL.Query().Get("watch") == "true" && resp.StatusCode == http.StatusOK:

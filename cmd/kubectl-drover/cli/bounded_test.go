@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -63,6 +64,21 @@ func TestAServerCannotExhaustThePluginsMemory(t *testing.T) {
 				t.Errorf("the error is %v, want one with %q", err, tt.want)
 			}
 		})
+	}
+}
+
+func TestAnErrorKeepsItsStatusWhateverItsFormat(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write([]byte(`{"title":"no"}`))
+	}))
+	t.Cleanup(server.Close)
+	config := &rest.Config{Host: server.URL}
+	(&Options{}).Patient(config)
+	if err := clientOf(t, config).List(t.Context(), &v1.ClusterList{}); !apierrors.IsForbidden(err) {
+		t.Errorf("got the error %v, want one with the reason Forbidden", err)
 	}
 }
 
