@@ -6,8 +6,10 @@ package apply
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -23,15 +25,21 @@ const patientPasses = 4
 type roleSets struct {
 	bring map[string]map[string]bool
 	bind  map[string]map[string]bool
+	// last contains the sets with a Baseline that is being removed. Its objects are deleted with the rights of the role.
+	last map[string]map[string]bool
 }
 
 func newRoleSets() roleSets {
-	return roleSets{bring: map[string]map[string]bool{}, bind: map[string]map[string]bool{}}
+	return roleSets{
+		bring: map[string]map[string]bool{}, bind: map[string]map[string]bool{}, last: map[string]map[string]bool{},
+	}
 }
 
 func (r roleSets) follow(s *localSet) {
 	bring, bind := rolesOf(s)
-	for at, names := range map[*map[string]map[string]bool][]string{&r.bring: bring, &r.bind: bind} {
+	for at, names := range map[*map[string]map[string]bool][]string{
+		&r.bring: bring, &r.bind: bind, &r.last: lastRoles(s),
+	} {
 		index := *at
 		for name, ids := range index {
 			if delete(ids, s.id); len(ids) == 0 {
@@ -45,6 +53,11 @@ func (r roleSets) follow(s *localSet) {
 			index[name][s.id] = true
 		}
 	}
+}
+
+func (r roleSets) forget(s *localSet) {
+	s.content = set.Content{}
+	r.follow(s)
 }
 
 // rolesOf returns the roles that a set contains and the roles that the set binds.
@@ -70,6 +83,38 @@ func rolesOf(s *localSet) (bring, bind []string) {
 	}
 	return bring, bind
 }
+
+// lastRoles returns the roles that a Baseline binds while it is being removed.
+func lastRoles(s *localSet) (names []string) {
+	if !s.deleting || s.content.Baseline == nil {
+		return nil
+	}
+	for _, o := range s.content.Objects {
+		if o != nil && ofSet(boundRole(o)) {
+			names = append(names, boundRole(o))
+		}
+	}
+	return names
+}
+
+// awaitBaselines reports whether a role of the set must remain because a Baseline that is being removed needs it. It
+// reports the role as Pending, and schedules another pass.
+func (p *pass) awaitBaselines() (waits bool) {
+	p.leader.state.mu.Lock()
+	needed := slices.Collect(maps.Keys(p.leader.state.roles.last))
+	p.leader.state.mu.Unlock()
+	for _, r := range p.leader.cache.of(p.set.label) {
+		if r.kind == kindClusterRole && slices.Contains(needed, r.name) {
+			p.problem(r, protocol.SetPending, "a Baseline that is being removed deletes its objects with these rights")
+			p.later(rolesAgain)
+			waits = true
+		}
+	}
+	return waits
+}
+
+// rolesAgain is how often a role that is to be removed checks whether a Baseline still needs it.
+const rolesAgain = time.Second
 
 // boundRole returns the ClusterRole that a binding refers to, or "" for any other object.
 func boundRole(o *unstructured.Unstructured) string {

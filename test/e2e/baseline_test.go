@@ -209,7 +209,7 @@ func testRepairedAlone(w *tools, t *testing.T) {
 }
 
 func testBaselineRemoved(w *tools, t *testing.T) {
-	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:baseline:tools:drover:tools"}}
+	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:baseline:tools:drover:cluster:tools"}}
 	if err := w.member.Client.Get(t.Context(), client.ObjectKeyFromObject(binding), binding); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,8 @@ func testBaselineRemoved(w *tools, t *testing.T) {
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
 		return errors.Join(w.absent(ctx, "tools.example.com/v1 Tool", "hammer"), w.absent(ctx, "v1 ConfigMap", "settings"),
 			w.absent(ctx, "apiextensions.k8s.io/v1 CustomResourceDefinition", "tools.tools.example.com"),
-			w.absent(ctx, "v1 Namespace", "tools"), gone(ctx, w.member, binding), gone(ctx, w.hub.Plane, w.baseline), w.noInventory(ctx))
+			w.absent(ctx, "v1 Namespace", "tools"), gone(ctx, w.member, binding), w.noInventory(ctx),
+			gone(ctx, w.member, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:cluster:tools"}}), gone(ctx, w.hub.Plane, w.baseline))
 	})
 	now := &corev1.ConfigMap{}
 	if err := w.member.Client.Get(t.Context(), client.ObjectKeyFromObject(w.foreign), now); err != nil || now.ResourceVersion != w.foreign.ResourceVersion {
