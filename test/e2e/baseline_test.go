@@ -60,7 +60,8 @@ func TestLong_ABaselineIsAppliedHealthyPrunedAndRemoved(t *testing.T) {
 	w.foreign = &corev1.ConfigMap{ObjectMeta: onHub("settings"), Data: map[string]string{"color": "green"}}
 	create(t, s.member, w.foreign)
 	w.steps(t, []step{
-		{"an object that the role template does not cover is named, and not written with other rights", w.step(testForbidden)},
+		{"an object that the role template does not cover is named, and not written with other rights",
+			w.step(testForbidden)},
 		{"with all rights, all objects are applied as the Baseline's user and healthy", w.step(testAppliedHealthy)},
 		{"an object that leaves the Baseline is pruned", w.step(testPruned)},
 		{"a change in the member is repaired without the manager", w.step(testRepairedAlone)},
@@ -97,7 +98,8 @@ func (w *tools) absent(ctx context.Context, kind, name string) error {
 // inventories returns the names of the inventories in the member.
 func (w *tools) inventories(ctx context.Context) (names []string, err error) {
 	var list corev1.SecretList
-	err = w.member.Client.List(ctx, &list, client.InNamespace(protocol.AgentNamespace), client.MatchingFields{"type": v1.Group + "/baseline"})
+	err = w.member.Client.List(ctx, &list, client.InNamespace(protocol.AgentNamespace),
+		client.MatchingFields{"type": v1.Group + "/baseline"})
 	for _, s := range list.Items {
 		names = append(names, s.Name)
 	}
@@ -119,14 +121,17 @@ func everything(group, resource string) rbacv1.PolicyRule {
 }
 
 func testForbidden(w *tools, t *testing.T) {
-	w.role = &v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: "tools"}, Spec: v1.RoleTemplateSpec{Context: v1.ContextCluster,
-		Rules: []rbacv1.PolicyRule{everything("", "namespaces"), everything("apiextensions.k8s.io", "customresourcedefinitions"),
-			everything("tools.example.com", "tools")}}}
+	w.role = &v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: "tools"},
+		Spec: v1.RoleTemplateSpec{Context: v1.ContextCluster,
+			Rules: []rbacv1.PolicyRule{everything("", "namespaces"), everything("apiextensions.k8s.io",
+				"customresourcedefinitions"),
+				everything("tools.example.com", "tools")}}}
 	create(t, w.hub.Plane, w.role)
 	w.baseline = &v1.Baseline{ObjectMeta: onHub("tools"), Spec: v1.BaselineSpec{
 		ClusterTarget: v1.ClusterTarget{ClusterName: "member"}, RoleTemplateName: "tools"}}
 	for _, raw := range toolsObjects {
-		w.baseline.Spec.Manifests = append(w.baseline.Spec.Manifests, v1.Manifest{RawExtension: runtime.RawExtension{Raw: []byte(raw)}})
+		w.baseline.Spec.Manifests = append(w.baseline.Spec.Manifests,
+			v1.Manifest{RawExtension: runtime.RawExtension{Raw: []byte(raw)}})
 	}
 	create(t, w.hub.Plane, w.baseline)
 	message := w.reason(t, 30*time.Second, w.baseline, v1.ReasonForbidden)
@@ -143,9 +148,13 @@ func testForbidden(w *tools, t *testing.T) {
 }
 
 func testAppliedHealthy(w *tools, t *testing.T) {
-	testkit.Update(t, w.hub.Client, w.role, func(r *v1.RoleTemplate) { r.Spec.Rules = append(r.Spec.Rules, everything("", "configmaps")) })
+	testkit.Update(t, w.hub.Client, w.role, func(r *v1.RoleTemplate) {
+		r.Spec.Rules = append(r.Spec.Rules,
+			everything("", "configmaps"))
+	})
 	w.reason(t, time.Minute, w.baseline, v1.ReasonApplied)
-	if s := w.baseline.Status; s.Objects != 5 || s.Revision == "" || s.CompleteRevision != s.Revision || s.Clusters.Summary != "1/1" || len(s.Failures) > 0 {
+	if s := w.baseline.Status; s.Objects != 5 || s.Revision == "" || s.CompleteRevision != s.Revision ||
+		s.Clusters.Summary != "1/1" || len(s.Failures) > 0 {
 		t.Errorf("the status is %+v, want 5 objects of a complete revision in 1/1 clusters", s)
 	}
 	for _, o := range []struct{ kind, name string }{
@@ -166,8 +175,12 @@ func testAppliedHealthy(w *tools, t *testing.T) {
 }
 
 func testPruned(w *tools, t *testing.T) {
-	testkit.Update(t, w.hub.Client, w.baseline, func(b *v1.Baseline) { b.Spec.Manifests = b.Spec.Manifests[:len(toolsObjects)-1] })
-	testkit.Eventually(t, 20*time.Second, func(ctx context.Context) error { return w.absent(ctx, "v1 ConfigMap", "former") })
+	testkit.Update(t, w.hub.Client, w.baseline,
+		func(b *v1.Baseline) { b.Spec.Manifests = b.Spec.Manifests[:len(toolsObjects)-1] })
+	testkit.Eventually(t, 20*time.Second, func(ctx context.Context) error {
+		return w.absent(ctx, "v1 ConfigMap",
+			"former")
+	})
 	w.reason(t, 20*time.Second, w.baseline, v1.ReasonApplied)
 	if s := w.baseline.Status; s.Objects != 4 || len(s.History) != 2 {
 		t.Errorf("the status has %d objects and the history %+v, want 4 objects and two revisions", s.Objects, s.History)
@@ -186,7 +199,7 @@ func testRepairedAlone(w *tools, t *testing.T) {
 		t.Fatal(err)
 	}
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"data":{"color":"black"}}`))
-	if err := w.member.Client.Patch(t.Context(), settings, patch, client.FieldOwner("somebody")); err != nil {
+	if err := w.member.Client.Patch(t.Context(), settings, patch, client.FieldOwner("user")); err != nil {
 		t.Fatal(err)
 	}
 	hammer, err := w.live(t.Context(), "tools.example.com/v1 Tool", "hammer")
@@ -223,10 +236,13 @@ func testBaselineRemoved(w *tools, t *testing.T) {
 		return errors.Join(w.absent(ctx, "tools.example.com/v1 Tool", "hammer"), w.absent(ctx, "v1 ConfigMap", "settings"),
 			w.absent(ctx, "apiextensions.k8s.io/v1 CustomResourceDefinition", "tools.tools.example.com"),
 			w.absent(ctx, "v1 Namespace", "tools"), gone(ctx, w.member, binding), w.noInventory(ctx),
-			gone(ctx, w.member, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:cluster:tools"}}), gone(ctx, w.hub.Plane, w.baseline))
+			gone(ctx, w.member, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:cluster:tools"}}),
+			gone(ctx, w.hub.Plane, w.baseline))
 	})
 	now := &corev1.ConfigMap{}
-	if err := w.member.Client.Get(t.Context(), client.ObjectKeyFromObject(w.foreign), now); err != nil || now.ResourceVersion != w.foreign.ResourceVersion {
-		t.Errorf("the object of somebody else has version %q, want %q unchanged: %v", now.ResourceVersion, w.foreign.ResourceVersion, err)
+	if err := w.member.Client.Get(t.Context(), client.ObjectKeyFromObject(w.foreign), now); err != nil ||
+		now.ResourceVersion != w.foreign.ResourceVersion {
+		t.Errorf("the user's object has version %q, want %q unchanged: %v", now.ResourceVersion,
+			w.foreign.ResourceVersion, err)
 	}
 }
