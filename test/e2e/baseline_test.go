@@ -31,7 +31,8 @@ import (
 // toolsObjects are the objects of the Baseline "tools". The custom resource comes before its definition and its
 // namespace, and the last object is the one that the Baseline gives up.
 var toolsObjects = []string{
-	`{"apiVersion":"tools.example.com/v1","kind":"Tool","metadata":{"name":"hammer","namespace":"tools"},"spec":{"weight":3}}`,
+	`{"apiVersion":"tools.example.com/v1","kind":"Tool",
+	  "metadata":{"name":"hammer","namespace":"tools"},"spec":{"weight":3}}`,
 	`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"tools"}}`,
 	`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"tools.tools.example.com"},
 	  "spec":{"group":"tools.example.com","scope":"Namespaced","names":{"kind":"Tool","plural":"tools","singular":"tool","listKind":"ToolList"},
@@ -222,7 +223,8 @@ func testRepairedAlone(w *tools, t *testing.T) {
 }
 
 func testBaselineRemoved(w *tools, t *testing.T) {
-	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:baseline:tools:drover:cluster:tools"}}
+	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{
+		Name: "drover:baseline:tools:drover:cluster:tools"}}
 	if err := w.member.Client.Get(t.Context(), client.ObjectKeyFromObject(binding), binding); err != nil {
 		t.Fatal(err)
 	}
