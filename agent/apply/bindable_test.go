@@ -70,6 +70,9 @@ func TestARoleRemainsOnlyForABaselineThatIsBeingRemoved(t *testing.T) {
 			if got := roles.last[role]["s"]; got != tt.want {
 				t.Errorf("got that the role remains for it: %t, want %t", got, tt.want)
 			}
+			if got, want := roles.neededBy(map[string]bool{"s": true}, true)[role], tt.content.Baseline != nil; got != want {
+				t.Errorf("got that the role remains at first: %t, want %t", got, want)
+			}
 			if roles.forget(s); len(roles.last) > 0 {
 				t.Errorf("got %v after the set is gone, want no roles that remain", roles.last)
 			}

@@ -6,7 +6,6 @@ package apply
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -97,15 +96,26 @@ func lastRoles(s *localSet) (names []string) {
 	return names
 }
 
-// awaitBaselines reports whether a role of the set must remain because a Baseline that is being removed needs it. It
-// reports the role as Pending, and schedules another pass.
+// rolesAgain is how often a role that is to be removed checks whether a Baseline still needs it.
+const rolesAgain = time.Second
+
+// rolesGrace is how long a role remains for a Baseline that is not being removed. When a Baseline is deleted, the hub
+// withdraws the Baseline and its role at the same time, in any order.
+const rolesGrace = 5 * time.Second
+
+// awaitBaselines reports whether a role of the set must remain because a Baseline removes its objects with the rights
+// of the role, or may be about to do so. It reports the role as Pending, and schedules another pass.
 func (p *pass) awaitBaselines() (waits bool) {
-	p.leader.state.mu.Lock()
-	needed := slices.Collect(maps.Keys(p.leader.state.roles.last))
-	p.leader.state.mu.Unlock()
+	if p.set.removed.IsZero() {
+		p.set.removed = p.now
+	}
+	known := p.leader.state
+	known.mu.Lock()
+	roles := known.roles.neededBy(known.baselines, p.now.Sub(p.set.removed) < rolesGrace)
+	known.mu.Unlock()
 	for _, r := range p.leader.cache.of(p.set.label) {
-		if r.kind == kindClusterRole && slices.Contains(needed, r.name) {
-			p.problem(r, protocol.SetPending, "a Baseline that is being removed deletes its objects with these rights")
+		if r.kind == kindClusterRole && roles[r.name] {
+			p.problem(r, protocol.SetPending, "a Baseline removes its objects with these rights")
 			p.later(rolesAgain)
 			waits = true
 		}
@@ -113,8 +123,25 @@ func (p *pass) awaitBaselines() (waits bool) {
 	return waits
 }
 
-// rolesAgain is how often a role that is to be removed checks whether a Baseline still needs it.
-const rolesAgain = time.Second
+// neededBy returns the roles that Baselines need for their removal. If all is true, the result includes the roles of
+// Baselines that are not being removed.
+func (r roleSets) neededBy(baselines map[string]bool, all bool) map[string]bool {
+	needed := map[string]bool{}
+	for name := range r.last {
+		needed[name] = true
+	}
+	if !all {
+		return needed
+	}
+	for name, ids := range r.bind {
+		for id := range ids {
+			if baselines[id] {
+				needed[name] = true
+			}
+		}
+	}
+	return needed
+}
 
 // boundRole returns the ClusterRole that a binding refers to, or "" for any other object.
 func boundRole(o *unstructured.Unstructured) string {
