@@ -29,11 +29,17 @@ import (
 // Cluster.
 func baselineSet(t *testing.T) *set.Set {
 	t.Helper()
+	return baselineSetWith(t, "cluster-admin")
+}
+
+// baselineSetWith is baselineSet with the rights of another ClusterRole.
+func baselineSetWith(t *testing.T, role string) *set.Set {
+	t.Helper()
 	id := set.ID(set.Baseline, "base")
 	binding := &rbacv1.ClusterRoleBinding{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
 		ObjectMeta: metav1.ObjectMeta{Name: "drover:baseline:base", Labels: set.Labels(id)},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: baseline.User("base")}},
 	}
 	o, err := set.Object(binding)
@@ -88,13 +94,19 @@ func TestABaselineFollowsTheValuesOfItsCluster(t *testing.T) {
 	}
 }
 
-func TestABaselineIsRemovedBeforeItsBinding(t *testing.T) {
+func TestABaselineIsRemovedBeforeItsBindingAndRole(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	a := m.lead(t)
 	a.applied(t, valuesSet(t, "one"))
-	s := baselineSet(t)
-	a.applied(t, s)
+	rights := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:cluster:base"}}
+	fields := role(rights.Name)
+	fields["rules"] = []any{map[string]any{"apiGroups": []any{""}, "resources": []any{"configmaps"}, "verbs": []any{"*"}}}
+	roles := newSet(t, "role/base", objectsOf("role/base", fields))
+	a.applied(t, roles)
+	s := baselineSetWith(t, "drover:cluster:base")
+	a.put(t, s)
+	a.await(t, s.ID, protocol.SetApplied)
 	// A finalizer keeps the object, so the rights to delete it must stay.
 	key := client.ObjectKey{Namespace: "default", Name: "base"}
 	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
@@ -113,9 +125,16 @@ func TestABaselineIsRemovedBeforeItsBinding(t *testing.T) {
 	if err := m.Client.Get(t.Context(), client.ObjectKey{Name: "drover:baseline:base"}, binding); err != nil {
 		t.Fatalf("got %v, want the binding as long as an object remains", err)
 	}
+	state = a.state(t, a.ask(t, http.MethodDelete, protocol.SetPath(roles.ID), nil))
+	if state.Phase != protocol.SetPending || len(state.Objects) != 1 {
+		t.Fatalf("got %+v, want the role pending until the Baseline is gone", state)
+	}
+	if err := m.Client.Get(t.Context(), client.ObjectKeyFromObject(rights), rights); err != nil {
+		t.Fatalf("got %v, want the role as long as an object remains", err)
+	}
 	finalize(`null`)
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
-		for _, left := range []client.Object{o, binding, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		for _, left := range []client.Object{o, binding, rights, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
 			Namespace: protocol.AgentNamespace, Name: "baseline." + set.Label(s.ID)}}} {
 			if err := m.Client.Get(ctx, client.ObjectKeyFromObject(left), left); !apierrors.IsNotFound(err) {
 				return errors.Join(err, fmt.Errorf("%T %s still exists, want it gone", left, left.GetName()))

@@ -6,7 +6,10 @@ package apply
 import (
 	"testing"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 func TestOnlyAnUnchangedRoleOfDroverIsBound(t *testing.T) {
@@ -41,6 +44,37 @@ func TestOnlyAnUnchangedRoleOfDroverIsBound(t *testing.T) {
 			phase, message, away := tt.role.whyNotBound("drover:cluster:x", tt.passes)
 			if phase != tt.phase || away != tt.away || (message == "") != (tt.phase == "") {
 				t.Errorf("got phase %q, removed %t, message %q; want phase %q, removed %t", phase, away, message, tt.phase, tt.away)
+			}
+		})
+	}
+}
+
+func TestARoleRemainsOnlyForABaselineThatIsBeingRemoved(t *testing.T) {
+	t.Parallel()
+	const role = "drover:cluster:x"
+	bound := []*unstructured.Unstructured{{Object: map[string]any{"kind": kindClusterRoleBinding,
+		"roleRef": map[string]any{"kind": kindClusterRole, "name": role}}}}
+	for name, tt := range map[string]struct {
+		content  set.Content
+		deleting bool
+		want     bool
+	}{
+		"a Baseline that is being removed": {set.Content{Objects: bound, Baseline: &set.BaselineContent{}}, true, true},
+		"a Baseline that stays, so that its role can be revoked": {
+			set.Content{Objects: bound, Baseline: &set.BaselineContent{}}, false, false},
+		"a binding that is being removed": {set.Content{Objects: bound}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			roles, s := newRoleSets(), &localSet{id: "s", content: tt.content, deleting: tt.deleting}
+			roles.follow(s)
+			if got := roles.last[role]["s"]; got != tt.want {
+				t.Errorf("got that the role remains for it: %t, want %t", got, tt.want)
+			}
+			if got, want := roles.neededBy(map[string]bool{"s": true}, true)[role], tt.content.Baseline != nil; got != want {
+				t.Errorf("got that the role remains at first: %t, want %t", got, want)
+			}
+			if roles.forget(s); len(roles.last) > 0 {
+				t.Errorf("got %v after the set is gone, want no roles that remain", roles.last)
 			}
 		})
 	}

@@ -243,6 +243,7 @@ func (l *leadership) follow(s *localSet) {
 func (l *leadership) forget(s *localSet) {
 	l.unclaim(s, nil)
 	l.state.mu.Lock()
+	l.state.roles.forget(s)
 	delete(l.state.sets, s.id)
 	delete(l.state.baselines, s.id)
 	if l.state.ids[s.label] == s.id {

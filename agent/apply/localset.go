@@ -27,6 +27,8 @@ type localSet struct {
 	quotas   *quotas // nil until the quotas have been read
 	// published is when the state of a Baseline was last published.
 	published time.Time
+	// removed is the time of the first pass that removes the set.
+	removed time.Time
 }
 
 // quotas holds the current quota of each namespace.

@@ -144,7 +144,7 @@ func (p *pass) prune(ctx context.Context) {
 // removeObjects removes the objects of the set. The binding that grants the rights of a Baseline is removed only after
 // the Baseline's objects.
 func (p *pass) removeObjects(ctx context.Context) {
-	if !(baselinePass{p}).remove(ctx) {
+	if !(baselinePass{p}).remove(ctx) || p.awaitBaselines() {
 		return
 	}
 	p.wanted = map[ref]bool{}

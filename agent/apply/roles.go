@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -23,15 +24,21 @@ const patientPasses = 4
 type roleSets struct {
 	bring map[string]map[string]bool
 	bind  map[string]map[string]bool
+	// last contains the sets with a Baseline that is being removed. Its objects are deleted with the rights of the role.
+	last map[string]map[string]bool
 }
 
 func newRoleSets() roleSets {
-	return roleSets{bring: map[string]map[string]bool{}, bind: map[string]map[string]bool{}}
+	return roleSets{
+		bring: map[string]map[string]bool{}, bind: map[string]map[string]bool{}, last: map[string]map[string]bool{},
+	}
 }
 
 func (r roleSets) follow(s *localSet) {
 	bring, bind := rolesOf(s)
-	for at, names := range map[*map[string]map[string]bool][]string{&r.bring: bring, &r.bind: bind} {
+	for at, names := range map[*map[string]map[string]bool][]string{
+		&r.bring: bring, &r.bind: bind, &r.last: lastRoles(s),
+	} {
 		index := *at
 		for name, ids := range index {
 			if delete(ids, s.id); len(ids) == 0 {
@@ -45,6 +52,11 @@ func (r roleSets) follow(s *localSet) {
 			index[name][s.id] = true
 		}
 	}
+}
+
+func (r roleSets) forget(s *localSet) {
+	s.content = set.Content{}
+	r.follow(s)
 }
 
 // rolesOf returns the roles that a set contains and the roles that the set binds.
@@ -69,6 +81,66 @@ func rolesOf(s *localSet) (bring, bind []string) {
 		}
 	}
 	return bring, bind
+}
+
+// lastRoles returns the roles that a Baseline binds while it is being removed.
+func lastRoles(s *localSet) (names []string) {
+	if !s.deleting || s.content.Baseline == nil {
+		return nil
+	}
+	for _, o := range s.content.Objects {
+		if o != nil && ofSet(boundRole(o)) {
+			names = append(names, boundRole(o))
+		}
+	}
+	return names
+}
+
+// rolesAgain is how often a role that is to be removed checks whether a Baseline still needs it.
+const rolesAgain = time.Second
+
+// rolesGrace is how long a role remains for a Baseline that is not being removed. When a Baseline is deleted, the hub
+// withdraws the Baseline and its role at the same time, in any order.
+const rolesGrace = 5 * time.Second
+
+// awaitBaselines reports whether a role of the set must remain because a Baseline removes its objects with the rights
+// of the role, or may be about to do so. It reports the role as Pending, and schedules another pass.
+func (p *pass) awaitBaselines() (waits bool) {
+	if p.set.removed.IsZero() {
+		p.set.removed = p.now
+	}
+	known := p.leader.state
+	known.mu.Lock()
+	roles := known.roles.neededBy(known.baselines, p.now.Sub(p.set.removed) < rolesGrace)
+	known.mu.Unlock()
+	for _, r := range p.leader.cache.of(p.set.label) {
+		if r.kind == kindClusterRole && roles[r.name] {
+			p.problem(r, protocol.SetPending, "a Baseline removes its objects with these rights")
+			p.later(rolesAgain)
+			waits = true
+		}
+	}
+	return waits
+}
+
+// neededBy returns the roles that Baselines need for their removal. If all is true, the result includes the roles of
+// Baselines that are not being removed.
+func (r roleSets) neededBy(baselines map[string]bool, all bool) map[string]bool {
+	needed := map[string]bool{}
+	for name := range r.last {
+		needed[name] = true
+	}
+	if !all {
+		return needed
+	}
+	for name, ids := range r.bind {
+		for id := range ids {
+			if baselines[id] {
+				needed[name] = true
+			}
+		}
+	}
+	return needed
 }
 
 // boundRole returns the ClusterRole that a binding refers to, or "" for any other object.

@@ -193,6 +193,8 @@ func (k *kept) reason(t *testing.T, limit time.Duration, object client.Object, r
 			conditions = o.Status.Conditions
 		case *v1.Project:
 			conditions = o.Status.Conditions
+		case *v1.Baseline:
+			conditions = o.Status.Conditions
 		}
 		c := meta.FindStatusCondition(conditions, v1.ConditionReady)
 		if c == nil || c.Reason != reason || c.ObservedGeneration != object.GetGeneration() {
