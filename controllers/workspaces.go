@@ -215,7 +215,7 @@ func (w *workspaces) baselines() wiring.Controller {
 		Triggers: []wiring.Trigger{
 			wiring.OnChange(&v1.Baseline{}), w.onAffecting(&v1.Cluster{}, index.ClusterTo[*v1.Baseline]),
 			w.onAffecting(&v1.RoleTemplate{}, index.RoleTo[*v1.Baseline]),
-			w.onSource(index.SourceConfigMap), w.onSource(index.SourceSecret),
+			w.onSource(index.ConfigMapSource), w.onSource(index.SecretSource),
 			onOutcome(w.deliveries, 50*time.Millisecond, set.Baseline),
 		},
 	}
@@ -236,7 +236,7 @@ func labelledSources(mgr ctrl.Manager) (cache.Cache, error) {
 	return cache.New(mgr.GetConfig(), cache.Options{
 		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(),
 		ByObject: map[client.Object]cache.ByObject{
-			index.SourceMetadata(index.SourceConfigMap): labelled, index.SourceMetadata(index.SourceSecret): labelled,
+			index.SourceMetadata(index.ConfigMapSource): labelled, index.SourceMetadata(index.SecretSource): labelled,
 		},
 	})
 }

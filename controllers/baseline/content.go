@@ -204,7 +204,7 @@ func (r *Reconciler) readSource(
 	name, data := types.NamespacedName{Namespace: b.Namespace, Name: from.Name}, map[string][]byte{}
 	var object client.Object
 	var err error
-	if from.Kind == index.SourceSecret {
+	if from.Kind == index.SecretSource {
 		secret := &corev1.Secret{}
 		err = r.Live.Get(ctx, name, secret)
 		object, data = secret, secret.Data

@@ -222,9 +222,12 @@ func (r *Reconciler) pinned(
 	return nil, &index.Problem{Reason: v1.ReasonRevisionNotFound, Message: missing, Stalled: true}, nil
 }
 
+// completeSuffix cannot be part of a Baseline's name.
+const completeSuffix = "/complete"
+
 // completeKey is the key under which the content of a Baseline's last complete revision is remembered.
 func completeKey(name types.NamespacedName) types.NamespacedName {
-	return types.NamespacedName{Namespace: name.Namespace, Name: name.Name + "/complete"}
+	return types.NamespacedName{Namespace: name.Namespace, Name: name.Name + completeSuffix}
 }
 
 // completeContent returns the content of the last complete revision, or nil if the history does not contain it.

@@ -18,8 +18,8 @@ import (
 
 // Kinds of objects in which a Baseline's manifests can be.
 const (
-	SourceConfigMap = "ConfigMap"
-	SourceSecret    = "Secret"
+	ConfigMapSource = "ConfigMap"
+	SecretSource    = "Secret"
 )
 
 // SourceMetadata returns an object into which the metadata of a source of Baselines is read.

@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// ofPage matches the end of a Secret's name in a path that the page requests.
-var ofPage = regexp.MustCompile("/secrets/\\$\\{[^}]*\\}([a-z-]*)`")
+// ofPage matches the end of a Secret's name in an object that the page requests.
+var ofPage = regexp.MustCompile("resource: \"secrets\"[^`\"]*(?:`\\$\\{[^}]*\\}|name: name \\+ \")([a-z-]*)[`\"]")
 
 // TestThePageFindsSecretsByGuardedNames checks the page in the same way as TestEverySecretThatIsFoundByNameIsGuarded
 // checks the Go code.

@@ -22,7 +22,7 @@ func TestQueryIsParsedOrRefused(t *testing.T) {
 	for _, tt := range []struct{ name, query, kinds, workspaces, refusal string }{
 		{
 			"an empty query means everything", "",
-			"clusters projects clusterroletemplatebindings projectroletemplatebindings plans hosts roletemplates " +
+			"clusters projects clusterroletemplatebindings projectroletemplatebindings plans baselines hosts roletemplates " +
 				"authproviders users",
 			"", "",
 		},
