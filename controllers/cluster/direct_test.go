@@ -83,7 +83,7 @@ func TestMissingTokenReviewersAreReported(t *testing.T) {
 	})
 	both := w.cluster()
 	both.Spec.AuthorizedEndpoint.TLSSecretName = "tls"
-	if err := w.Client.Update(t.Context(), both); err == nil || !strings.Contains(err.Error(), "with the mode APIServer") {
+	if err := w.Client.Update(t.Context(), both); err == nil || !strings.Contains(err.Error(), "if mode is APIServer") {
 		t.Errorf("a certificate of the agent, which serves no user, is taken: %v", err)
 	}
 	w.reconcile()
