@@ -50,7 +50,7 @@ type Baseline struct {
 	// AgentTooOld, AgentReadOnly, NoLeader or IdentityMismatch, or with the reason from the role template.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
-	Status BaselineStatus `json:"status,omitempty"`
+	Status BaselineStatus `json:"status,omitzero"`
 }
 
 // BaselineList is a list of Baselines.

@@ -97,13 +97,13 @@ func TestClusterSpec(t *testing.T) {
 			`{"agent": {"resources": {"limits": {"memory": 1}}}}`, "set memory to at least 32Mi, or omit it",
 		},
 		"too little memory for an agent": {
-			`{"agent": {"resources": {"limits": {"memory": "33554431"}}}}`, "set memory to 32Mi or more",
+			`{"agent": {"resources": {"limits": {"memory": "33554431"}}}}`, "set memory to at least 32Mi",
 		},
 		"no memory": {
-			`{"agent": {"resources": {"limits": {"memory": "0"}}}}`, "set memory to 32Mi or more",
+			`{"agent": {"resources": {"limits": {"memory": "0"}}}}`, "set memory to at least 32Mi",
 		},
 		"less than no memory": {
-			`{"agent": {"resources": {"limits": {"memory": "-1Gi"}}}}`, "set memory to 32Mi or more",
+			`{"agent": {"resources": {"limits": {"memory": "-1Gi"}}}}`, "set memory to at least 32Mi",
 		},
 		"a trust that does not exist": {`{"agent": {"trust": "Blind"}}`, "spec.agent.trust"},
 	} {
