@@ -98,7 +98,7 @@ func (i *inventory) load(ctx context.Context) error {
 	return nil
 }
 
-// describe records what is needed to remove the objects.
+// describe records the data that the removal of the objects needs.
 func (i *inventory) describe(name string, policy v1.BaselineDeletionPolicy) {
 	if i.name != name || i.policy != policy {
 		i.name, i.policy, i.changed = name, policy, true

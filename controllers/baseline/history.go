@@ -62,7 +62,7 @@ func pack(objects []json.RawMessage) ([]byte, error) {
 	return packed.Bytes(), nil
 }
 
-// unpack returns the objects in a Secret, if they are those of the revision. The revision is a digest of the objects,
+// unpack returns the objects in a Secret if they belong to the revision. The revision is a digest of the objects,
 // so no user can replace them.
 func unpack(secret *corev1.Secret, revision string) ([]json.RawMessage, error) {
 	r, err := gzip.NewReader(bytes.NewReader(secret.Data[keyObjects]))
@@ -78,7 +78,7 @@ func unpack(secret *corev1.Secret, revision string) ([]json.RawMessage, error) {
 	bounds := untrusted.Bounds{Bytes: limit, Nodes: limit, Depth: 128}
 	if untrusted.JSON(raw, &objects, bounds) != nil ||
 		baseline.Revision(string(secret.Data[keyRole]), objects) != revision {
-		return nil, errors.New("its objects are not those of the revision")
+		return nil, errors.New("its objects do not belong to the revision")
 	}
 	return objects, nil
 }
@@ -168,8 +168,8 @@ func (r *Reconciler) record(ctx context.Context, b *v1.Baseline, c *content) err
 	return nil // other Secrets have all names, so this revision cannot be restored
 }
 
-// writable returns the numbers of the Secrets that may be written, in order of preference: those that do not exist, and
-// then those with the oldest revisions. A revision that members may have or get is not overwritten.
+// writable returns the numbers of the Secrets that may be written, in order of preference: first Secrets that do not exist,
+// then the Secrets with the oldest revisions. A revision that members may have or get is not overwritten.
 func writable(slots map[int]*metav1.PartialObjectMetadata, b *v1.Baseline, revision string) []int {
 	age := func(n int) int { // larger for older revisions
 		at := slices.IndexFunc(b.Status.History, func(h v1.BaselineRevision) bool {

@@ -89,7 +89,7 @@ func substitutedText(text string, values map[string]string) (string, error) {
 			out.WriteString("$(")
 			text = rest
 			continue
-		case strings.HasSuffix(before, "$"): // "$$(NAME)": the first dollar sign becomes that of the result
+		case strings.HasSuffix(before, "$"): // "$$(NAME)": the result begins with the first dollar sign
 			out.WriteString("(" + name + ")")
 		case !known:
 			return "", fmt.Errorf("it refers to $(%s), but the Cluster has no such label: add the label, or remove the "+

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package drain compares the drain of plans with that of kubectl.
+// Package drain compares the drain of plans with the drain of kubectl.
 //
 // The agent does not link kubectl's code, because it is too large.
 package drain

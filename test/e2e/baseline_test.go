@@ -29,7 +29,7 @@ import (
 )
 
 // toolsObjects are the objects of the Baseline "tools". The custom resource comes before its definition and its
-// namespace, and the last object is the one that the Baseline gives up.
+// namespace, and the Baseline gives up the last object.
 var toolsObjects = []string{
 	`{"apiVersion":"tools.example.com/v1","kind":"Tool",
 	  "metadata":{"name":"hammer","namespace":"tools"},"spec":{"weight":3}}`,

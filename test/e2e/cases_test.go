@@ -92,7 +92,7 @@ func testManagerRestart(t *testing.T, s *system, cluster types.NamespacedName) {
 	}
 }
 
-// testManagerStops checks that of two status writes in quick succession the later takes effect, even if the cache has
+// testManagerStops checks that the later of two status writes in quick succession takes effect, even if the cache has
 // not seen the earlier.
 func testManagerStops(t *testing.T, s *system, cluster types.NamespacedName) {
 	for range 2 {

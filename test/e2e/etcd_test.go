@@ -262,7 +262,7 @@ func (s *system) restoreEtcd(t *testing.T, taken etcdSnapshot) {
 	replaceEtcd(t, s.hub.Plane, taken.dir)
 }
 
-// replaceEtcd replaces a plane's data with that of copyEtcd, and restarts the plane.
+// replaceEtcd replaces a plane's data with the data of copyEtcd, and restarts the plane.
 func replaceEtcd(t *testing.T, plane *framework.Plane, dir string) {
 	t.Helper()
 	if err := errors.Join(plane.Process(lab.ControllerManager).Kill(), plane.Process(lab.APIServer).Kill(), plane.Process(lab.Etcd).Kill(),

@@ -340,7 +340,7 @@ func (k *kept) namesake(t *testing.T, workspace, cluster, namespace, user, passw
 	k.reason(t, 30*time.Second, &v1.Project{ObjectMeta: object("web")}, v1.ReasonApplied)
 }
 
-// equipped returns an error that names what is missing in a namespace of project "web".
+// equipped returns an error that names the missing objects in a namespace of project "web".
 func equipped(ctx context.Context, plane *framework.Plane, namespace, password string) error {
 	var has []string
 	for _, o := range ownedIn(ctx, plane, namespace) {

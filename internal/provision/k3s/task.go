@@ -42,7 +42,7 @@ type Outcome struct {
 // task is a one-time instruction for one server. It restarts nothing, and is the last of the server's instructions.
 type task struct {
 	protocol.HostInstruction
-	// what is a description of the task for users.
+	// what describes the task for users.
 	what string
 	// role is the role that the server must have.
 	role provisionv1.HostRole

@@ -249,7 +249,7 @@ func (w counts) total(leases bool) int {
 	return sum
 }
 
-// String lists all writes except those of leases.
+// String lists all writes except writes of leases.
 func (w counts) String() string {
 	var parts []string
 	for _, key := range slices.Sorted(maps.Keys(w)) {

@@ -372,7 +372,7 @@ func (s *scene) kill(t *testing.T) {
 	})
 }
 
-// staleCgroup creates a cgroup below that of the node far, as containers do, and returns its path.
+// staleCgroup creates a cgroup below the cgroup of the node far, as containers do, and returns its path.
 func (s *scene) staleCgroup(t *testing.T) string {
 	t.Helper()
 	all, err := machineHierarchies()
