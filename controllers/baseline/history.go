@@ -168,8 +168,8 @@ func (r *Reconciler) record(ctx context.Context, b *v1.Baseline, c *content) err
 	return nil // other Secrets have all names, so this revision cannot be restored
 }
 
-// writable returns the numbers of the Secrets that may be written, in order of preference: first Secrets that do not exist,
-// then the Secrets with the oldest revisions. A revision that members may have or get is not overwritten.
+// writable returns the numbers of the Secrets that may be written, in order of preference: first Secrets that do not
+// exist, then the Secrets with the oldest revisions. A revision that members may have or get is not overwritten.
 func writable(slots map[int]*metav1.PartialObjectMetadata, b *v1.Baseline, revision string) []int {
 	age := func(n int) int { // larger for older revisions
 		at := slices.IndexFunc(b.Status.History, func(h v1.BaselineRevision) bool {

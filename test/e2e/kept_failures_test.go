@@ -181,8 +181,8 @@ func (k *kept) statuses(t *testing.T) statuses {
 	return all
 }
 
-// sameStatuses fails the test if any status other than the status of the removed binding was written. If agents had to wait
-// because the machine is busy, a status may have reported this, but it must then return to its previous state.
+// sameStatuses fails the test if any status other than the status of the removed binding was written. If agents had to
+// wait because the machine is busy, a status may have reported this, but it must then return to its previous state.
 func (k *kept) sameStatuses(t *testing.T, before statuses, watch testkit.Stopwatch) {
 	t.Helper()
 	const removed = "crtb default removed"

@@ -11,7 +11,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// TestLinksOfTheOverviewLeadToWhatTheyPromise follows the links below lists that are cut, and counts the items of their targets.
+// TestLinksOfTheOverviewLeadToWhatTheyPromise follows the links below lists that are cut, and counts the items of their
+// targets.
 func TestLinksOfTheOverviewLeadToWhatTheyPromise(t *testing.T) {
 	f, p := signedIn(t, 2) // both work, and their distribution is unknown
 	facts := func(name string) (map[string]any, map[string]any) {

@@ -32,8 +32,8 @@ type reach struct {
 	names map[types.NamespacedName]types.UID
 }
 
-// compare finds the Clusters that the user could not reach at the previous review, and the Clusters that they can no longer
-// reach. Until these Clusters are checked again, the stream treats them as before.
+// compare finds the Clusters that the user could not reach at the previous review, and the Clusters that they can no
+// longer reach. Until these Clusters are checked again, the stream treats them as before.
 func (k *watched) compare(before map[types.NamespacedName]types.UID) {
 	now, names := k.reach.names, maps.Clone(before)
 	if names == nil {

@@ -21,8 +21,8 @@ import (
 const (
 	// readers is the number of concurrent GET requests.
 	readers = 4
-	// pause is the interval between the requests of one reader. The load is similar to the load of people, because the machine
-	// also has other work.
+	// pause is the interval between the requests of one reader. The load is similar to the load of people, because the
+	// machine also has other work.
 	pause = 40 * time.Millisecond
 	// requestLimit is how long a request may take on a busy machine.
 	requestLimit = 30 * time.Second
