@@ -75,6 +75,7 @@ type ClusterSpec struct {
 	// authorizedEndpoint also requires signIn in the hub's configuration and an agent with the Full profile. By default,
 	// users can connect only through the hub.
 	// +optional
+	// +structType=atomic
 	AuthorizedEndpoint AuthorizedEndpoint `json:"authorizedEndpoint,omitzero"`
 
 	// deletionPolicy defines what happens in the member when the Cluster is deleted. With Uninstall, the default, the hub

@@ -52,6 +52,44 @@ func TestDefaultsAddNoEmptyObjects(t *testing.T) {
 	}
 }
 
+// refusedByRules are optional structs that may not be empty according to a CEL rule.
+var refusedByRules = []string{"spec.jwt.claimMappings.groups", "spec.jwt.claimMappings.uid"}
+
+// Server-side apply stores null where an applier empties a struct, and only atomic structs and defaults replace it. An
+// empty struct that the schema refuses anyway cannot be applied.
+func TestOptionalPartsOfSpecsMayBeEmptied(t *testing.T) {
+	t.Parallel()
+	for kind, crd := range customResources(t) {
+		for i := range crd.Spec.Versions {
+			spec := crd.Spec.Versions[i].Schema.OpenAPIV3Schema.Properties["spec"]
+			for _, part := range partsThatStoreNull(&spec, "spec") {
+				if slices.Contains(refusedByRules, part) {
+					continue
+				}
+				t.Errorf("%s of %s is an optional struct without +structType=atomic or a default", part, kind)
+			}
+		}
+	}
+}
+
+// partsThatStoreNull returns the paths of the optional structs and maps whose fields can have several owners, and which
+// have no default.
+func partsThatStoreNull(schema *apiextensionsv1.JSONSchemaProps, path string) []string {
+	var found []string
+	for name, property := range schema.Properties {
+		atomic := property.XMapType != nil && *property.XMapType == "atomic"
+		if property.Type != "object" || atomic {
+			continue
+		}
+		mayBeEmpty := len(property.Required) == 0 && (property.MinProperties == nil || *property.MinProperties == 0)
+		if mayBeEmpty && property.Default == nil && !slices.Contains(schema.Required, name) {
+			found = append(found, path+"."+name)
+		}
+		found = append(found, partsThatStoreNull(&property, path+"."+name)...)
+	}
+	return found
+}
+
 // setDefaults sets defaults in an object as an API server does.
 func setDefaults(t *testing.T, schema *apiextensionsv1.JSONSchemaProps, object map[string]any) {
 	t.Helper()
