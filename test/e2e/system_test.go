@@ -249,8 +249,7 @@ func (s *system) startAgent(t *testing.T, agent *framework.Agent, env ...string)
 	if err := agent.Start(env...); err != nil {
 		t.Fatal(err)
 	}
-	process := agent.Process
-	s.t.Cleanup(func() { _ = process.Kill() })
+	s.t.Cleanup(func() { _ = agent.Process.Kill() }) // the test may have restarted it
 }
 
 func kill(t *testing.T, process *lab.Process) {
