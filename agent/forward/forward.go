@@ -57,6 +57,7 @@ func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log lo
 			if request.IsWatch(resp.Request) {
 				request.EndWatch(ctx, resp)
 			}
+			request.ReadToEnd(resp)
 			request.StripAnswer(resp.Header)
 			request.Of(resp.Request,
 				strings.TrimPrefix(resp.Request.URL.Path, strings.TrimRight(base.Path, "/"))).FewWrites(resp)

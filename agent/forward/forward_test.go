@@ -382,6 +382,16 @@ func TestStreams(t *testing.T) {
 			t.Errorf("got %q, %v, want the echo of \"ping\"", echo, err)
 		}
 	})
+	t.Run("an upgraded connection that the API server has closed is read to its end", func(t *testing.T) {
+		t.Parallel()
+		testkit.ReadUpgradeToEnd(t,
+			"POST /v1/k8s/exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nImpersonate-User: "+
+				"hub:alice\r\n\r\n", func(transport http.RoundTripper) string {
+				front := httptest.NewServer(New(t.Context(), &url.URL{Scheme: "http", Host: "api"}, transport, logr.Discard()))
+				t.Cleanup(front.Close)
+				return front.Listener.Addr().String()
+			})
+	})
 }
 
 func TestReadOnlyAgentForwardsOnlyReadsAsTheViewer(t *testing.T) {

@@ -205,6 +205,7 @@ func newForwarder() *httputil.ReverseProxy {
 		ModifyResponse: func(r *http.Response) error {
 			r.Header.Del(headerHop) // only a replica may set this header
 			request.EndResponse(r, r.Request)
+			request.ReadToEnd(r)
 			return nil
 		},
 		ErrorHandler: forwardFailed,

@@ -153,6 +153,7 @@ func modifyAnswer(r *http.Response) error {
 	}
 	c.clock.end()
 	c.info.FewWrites(r)
+	request.ReadToEnd(r)
 	request.StripAnswer(r.Header)
 	if audit.From(r.Request.Context()) != nil {
 		delete(r.Header, "Audit-Id") // the hub's response already has the same ID

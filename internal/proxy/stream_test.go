@@ -19,6 +19,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 func TestStreams(t *testing.T) {
@@ -156,6 +158,13 @@ func TestUpgrades(t *testing.T) {
 			})
 		}
 	}
+	t.Run("a connection that the member has closed is read to its end", func(t *testing.T) {
+		testkit.ReadUpgradeToEnd(t, upgradeRequest(exec, "SPDY/3.1"), func(transport http.RoundTripper) string {
+			h := newHubSide(t)
+			h.members.transport = transport
+			return h.Listener.Addr().String()
+		})
+	})
 	t.Run("a response other than 101 passes unchanged, because kubectl's fallback depends on it", func(t *testing.T) {
 		h := newHubSide(t)
 		h.agent.answerWith(func(w http.ResponseWriter, _ *http.Request) {
