@@ -2,7 +2,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The three states that the page knows, in people's words: working, waiting and broken.
+// The three states that the page knows, in people's words: working, waiting and broken. A binding may also have ended.
 
 import { own, words } from "../lib/text.js";
 
@@ -39,13 +39,14 @@ export function clusterState(cluster) {
 }
 
 /**
- * Returns the state of an object with the conditions Ready and Stalled: a Plan, a Project, a binding.
- * @param {any} object @returns {{ name: StateName, word: string, message: string, since: string }}
+ * Returns the state of an object with the conditions Ready and Stalled: a Plan, a Project, a binding. A binding that has
+ * expired in all members is Ready.
+ * @param {any} object @returns {{ name: StateName | "ended", word: string, message: string, since: string }}
  */
 export function readyState(object) {
   const ready = condition(object, "Ready");
   const stalled = condition(object, "Stalled")?.status === "True";
-  const name = stalled ? "broken" : ready?.status === "True" ? "working" : "waiting";
+  const name = stalled ? "broken" : ready?.status !== "True" ? "waiting" : ready.reason === "Expired" ? "ended" : "working";
   return { name, word: words(ready?.reason ?? "Pending"), message: ready?.message ?? "", since: ready?.lastTransitionTime ?? "" };
 }
 
@@ -125,11 +126,11 @@ export function explained(object, ready) {
   const broken = (/** @type {Condition} */ c) => (ready ? c.reason === stalled || c.type === "RestoreConfirmed" : c.status !== "Unknown" && !waiting.has(c.reason));
   // Ready repeats the reason of another condition, so it would say the same twice.
   const told = new Set(conditions.filter((c) => c.type !== "Ready" && wrong(c)).map((c) => c.reason));
-  const order = { broken: 0, waiting: 1, working: 2 };
+  const order = { broken: 0, waiting: 1, ended: 2, working: 3 };
   return conditions.filter((c) => c.type !== "Ready" || !wrong(c) || !told.has(c.reason)).map((c) => {
     const bad = wrong(c);
     const [good, not] = c.type === "Ready" ? ready ?? titles.Ready : own(titles, c.status === "Unknown" ? c.reason : c.type) ?? own(titles, c.type) ?? [words(c.type), `${words(c.type)}: not yet`];
-    const name = /** @type {StateName} */ (!bad ? "working" : broken(c) ? "broken" : "waiting");
+    const name = /** @type {StateName | "ended"} */ (!bad ? (c.reason === "Expired" ? "ended" : "working") : broken(c) ? "broken" : "waiting");
     const helps = ready ? bad && c.reason === "HubRestored" : bad || (c.type === "Connected" && c.reason === "ConnectedByNodeAgent");
     return { type: c.type, name, title: bad ? not : good, reason: c.reason, message: c.message, since: c.lastTransitionTime, remedy: helps ? own(remedies, c.reason) ?? "" : "", command: helps ? own(commands, c.reason) ?? "" : "" };
   }).sort((a, b) => order[a.name] - order[b.name] || a.type.localeCompare(b.type));

@@ -93,7 +93,7 @@ export function BindingView({ params: { workspace, kind, name } }) {
   return html`<div class="view"><${Heading} title=${`${who} is ${role}`} above=${above} beside=${html`<${State} ...${readyState(binding)} />`}>
       ${mayChange("patch", binding) && html`<button type="button" onClick=${() => openEnd(binding)}><${Icon} name="clock" />Change the end</button>`}
       ${mayChange("delete", binding) && html`<button type="button" onClick=${() => askRevoke(binding, true)}><${Icon} name="trash" />Revoke</button>`}</${Heading}>
-    ${expired(binding) && html`<${Note} name="broken">This binding has ended. It gives no access.</${Note}>`}
+    ${expired(binding) && html`<${Note} name="ended">This binding has ended. It gives no access.</${Note}>`}
     <div class="columns"><div class="column wide"><${Conditions} object=${binding} ready=${expired(binding) ? ["The role has ended", "The role has ended"] : ["The role is in force", "The role is not in force everywhere"]} />
       ${status.failures?.length > 0 && html`<${Card} title="Clusters where it does not work"><${Rows} label="Clusters where it does not work" head=${["Cluster", "Object", "Why"]} rows=${status.failures.map((/** @type {any} */ f) => [html`<a href=${href(["clusters", workspace, f.cluster])}>${f.cluster}</a>`, f.object, short(f.message, 600)])} /></${Card}>`}
       <${Card} title="Manifest"><${Command} text=${yaml(manifest)} what="Manifest" lines /></${Card}></div>
