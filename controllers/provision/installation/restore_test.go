@@ -338,8 +338,9 @@ func TestObjectsOfANewInstallationAreNotRefused(t *testing.T) {
 		},
 	})
 	w.reconcile(1)
-	if got := get(w, "back", &provisionv1.EtcdRestore{}).Status; got.Phase != "" || len(got.Conditions) > 0 {
-		t.Errorf("the restore has the status %+v, want none until its installation is reconciled", got)
+	got := get(w, "back", &provisionv1.EtcdRestore{}).Status
+	if ready := meta.FindStatusCondition(got.Conditions, provisionv1.ConditionReady); ready == nil || ready.Reason != provisionv1.ReasonPending {
+		t.Errorf("the restore has the status %+v, want the reason Pending until its installation is reconciled", got)
 	}
 }
 

@@ -39,15 +39,20 @@ export function clusterState(cluster) {
 }
 
 /**
- * Returns the state of an object with the conditions Ready and Stalled: a Plan, a Project, a binding. A binding that has
- * expired in all members is Ready.
- * @param {any} object @returns {{ name: StateName | "ended", word: string, message: string, since: string }}
+ * Returns the state of an object with the conditions Ready and Stalled: a Plan, a Project, a binding.
+ * @param {any} object @returns {{ name: StateName, word: string, message: string, since: string }}
  */
 export function readyState(object) {
   const ready = condition(object, "Ready");
   const stalled = condition(object, "Stalled")?.status === "True";
-  const name = stalled ? "broken" : ready?.status !== "True" ? "waiting" : ready.reason === "Expired" ? "ended" : "working";
+  const name = stalled ? "broken" : ready?.status === "True" ? "working" : "waiting";
   return { name, word: words(ready?.reason ?? "Pending"), message: ready?.message ?? "", since: ready?.lastTransitionTime ?? "" };
+}
+
+/** Returns the state of a binding. One that has expired in all members is Ready, but gives no access. @param {any} binding */
+export function bindingState(binding) {
+  const state = readyState(binding);
+  return { ...state, name: state.name === "working" && condition(binding, "Ready")?.reason === "Expired" ? "ended" : state.name };
 }
 
 /** Returns the state of a Plan: failed nodes are broken, even if others are still at work. @param {any} plan */
