@@ -283,7 +283,10 @@ func TestCacheWithoutTheOutcomeChangesNoStatus(t *testing.T) {
 			}
 			return err
 		},
-		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
+		SubResourcePatch: func(
+			ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch,
+			options ...client.SubResourcePatchOption,
+		) error {
 			if o.GetName() != w.name.Name {
 				t.Errorf("the status of %T %s is written, want the outcome to stay", o, o.GetName())
 			}
@@ -330,16 +333,20 @@ func TestObjectsOfANewInstallationAreNotRefused(t *testing.T) {
 	w := newWorld(t)
 	w.wanted("back", func(s *provisionv1.EtcdRestoreSpec) { s.File, s.Host = "f", "s1" })
 	w.r.Client = interceptor.NewClient(w.Client, interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+		Get: func(
+			ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption,
+		) error {
 			if _, is := o.(*provisionv1.ClusterInstallation); is {
-				return apierrors.NewNotFound(provisionv1.GroupVersion.WithResource("clusterinstallations").GroupResource(), key.Name)
+				resource := provisionv1.GroupVersion.WithResource("clusterinstallations").GroupResource()
+				return apierrors.NewNotFound(resource, key.Name)
 			}
 			return c.Get(ctx, key, o, options...)
 		},
 	})
 	w.reconcile(1)
 	got := get(w, "back", &provisionv1.EtcdRestore{}).Status
-	if ready := meta.FindStatusCondition(got.Conditions, provisionv1.ConditionReady); ready == nil || ready.Reason != provisionv1.ReasonPending {
+	ready := meta.FindStatusCondition(got.Conditions, provisionv1.ConditionReady)
+	if ready == nil || ready.Reason != provisionv1.ReasonPending {
 		t.Errorf("the restore has the status %+v, want the reason Pending until its installation is reconciled", got)
 	}
 }

@@ -181,7 +181,8 @@ func TestAGroupWithoutAProviderIsRefused(t *testing.T) {
 	choose(t, p, "Name", "web")
 	eventually(t, p, yaml, false)
 	activate(t, p, "dialog button", "Grant")
-	sees(t, p, "alert", "StaticText: The group web has no provider: use the name that clusters see, such as github:acme/web.")
+	sees(t, p, "alert",
+		"StaticText: The group web has no provider: use the name that clusters see, such as github:acme/web.")
 }
 
 func TestBindingsAreGroupedByPersonAndRole(t *testing.T) {

@@ -249,7 +249,8 @@ func TestActionsFollowTheBindingsOfTheUser(t *testing.T) {
 		return message
 	}
 	binding := func(who, kind string, generation int, reason string) map[string]any {
-		message := grant("clusterroletemplatebindings", "of-"+who[6:], who, "operator", map[string]any{"clusterName": "c0000"})
+		message := grant("clusterroletemplatebindings", "of-"+who[6:], who, "operator",
+			map[string]any{"clusterName": "c0000"})
 		content := message["object"].(map[string]any)
 		content["metadata"].(map[string]any)["generation"] = generation
 		content["status"] = map[string]any{"conditions": []any{condition("Ready", "True", reason, "")}}

@@ -131,7 +131,8 @@ func TestASessionThatTheHubKeepsRefusingCanBeReplaced(t *testing.T) {
 	p := signedInAt(t, i)
 	i.closeWith(4401)
 	sees(t, p, "heading: Overview", "StaticText: Not connected.", "button: Try now", "button: Sign in again")
-	eventually(t, p, `document.querySelector(".banner").textContent.includes("(the hub keeps refusing your session)")`, true)
+	eventually(t, p,
+		`document.querySelector(".banner").textContent.includes("(the hub keeps refusing your session)")`, true)
 	i.closeWith(0)
 	activate(t, p, ".banner button", "Try now")
 	sees(t, p, "StaticText: Live")

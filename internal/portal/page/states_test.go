@@ -115,7 +115,8 @@ func TestABindingThatHasExpiredIsNotWorking(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got string
-		p.Evaluate(fmt.Sprintf(`import("/ui/core/states.js").then(({ bindingState }) => bindingState(%s).name)`, object), &got)
+		p.Evaluate(fmt.Sprintf(`import("/ui/core/states.js").then(({ bindingState }) => bindingState(%s).name)`, object),
+			&got)
 		if got != tt.want {
 			t.Errorf("%s: got %q, want %q", reason, got, tt.want)
 		}
