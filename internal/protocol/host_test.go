@@ -86,20 +86,84 @@ func FuzzParseHostInstructions(f *testing.F) {
 	})
 }
 
+// fill sets all fields of a value: texts, numbers, and lists of n texts.
+func fill(v reflect.Value, text string, number int64, n int) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for _, field := range v.Fields() {
+			fill(field, text, number, n)
+		}
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), text, number, n)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), n, n))
+		for i := range n {
+			fill(v.Index(i), text, number, n)
+		}
+	case reflect.String:
+		v.SetString(text)
+	case reflect.Int32, reflect.Int64:
+		v.SetInt(number)
+	default:
+		panic("fill needs a case for " + v.Type().String())
+	}
+}
+
+// TestHostReportKeepsItsWireFormat notices changes to types of the API that are part of the report. Hubs and agents of
+// other versions rely on the names, and whatever is added can be sent by an agent that is not trusted.
+func TestHostReportKeepsItsWireFormat(t *testing.T) {
+	t.Parallel()
+	full := HostReport{}
+	fill(reflect.ValueOf(&full).Elem(), "x", 1, 1)
+	for _, tt := range []struct {
+		report HostReport
+		want   string
+	}{
+		{full, `{"machine":{"hostname":"x","os":"x","architecture":"x","kernel":"x","cpus":1,"addresses":["x"],` +
+			`"roles":["x"],"labels":["x"],"taints":["x"],"memoryMiB":1},"progress":{"version":"x","done":1,"total":1,` +
+			`"instruction":"x","output":"x","failing":["x"],"owner":"x","checkpoint":"x","phase":"x","message":"x"}}`},
+		{HostReport{}, `{"machine":{},"progress":{"done":0,"total":0}}`},
+	} {
+		if got, err := json.Marshal(tt.report); err != nil || string(got) != tt.want {
+			t.Errorf("got %s (%v), want %s", got, err, tt.want)
+		}
+	}
+}
+
 func TestHostReportIsTrimmedToItsLimits(t *testing.T) {
 	t.Parallel()
-	long := strings.Repeat("é", 5000)
-	p := HostProgress{
-		HostProgress: v1.HostProgress{
-			Version: long, Done: -1, Instruction: long, Output: long, Failing: make([]string, 100),
-		},
-		Owner: &long, Phase: HostPhase(long), Message: long,
+	report := HostReport{}
+	fill(reflect.ValueOf(&report).Elem(), strings.Repeat("é", 5000), -1, 100)
+	report.Bound()
+	var check func(name string, v reflect.Value)
+	check = func(name string, v reflect.Value) {
+		switch v.Kind() {
+		case reflect.Struct:
+			for field, of := range v.Fields() {
+				check(name+"."+field.Name, of)
+			}
+		case reflect.Pointer:
+			check(name, v.Elem())
+		case reflect.Slice:
+			if v.Len() > 32 {
+				t.Errorf("%s has %d items, want at most 32", name, v.Len())
+			}
+			check(name, v.Index(0))
+		case reflect.String:
+			if len(v.String()) > maxHostOutput || !utf8.ValidString(v.String()) {
+				t.Errorf("%s has %d bytes, want at most %d of valid UTF-8", name, v.Len(), maxHostOutput)
+			}
+		default:
+			if v.Int() < 0 {
+				t.Errorf("%s is %d, want it not to be negative", name, v.Int())
+			}
+		}
 	}
-	p.Failing[0] = long
-	p.Bound()
-	if raw, _ := json.Marshal(p); len(raw) > 4<<10 || !utf8.Valid(raw) || len(p.Failing) > maxHostFailing || p.Done != 0 {
-		t.Errorf("got %d bytes, %d failing probes and %d done instructions, want them trimmed",
-			len(raw), len(p.Failing), p.Done)
+	check("report", reflect.ValueOf(report))
+	if raw, _ := json.Marshal(report.Progress); len(raw) > 5<<10 || len(report.Progress.Failing) > maxHostFailing {
+		t.Errorf("the progress has %d bytes and %d failing probes, want at most 5120 and %d", len(raw),
+			len(report.Progress.Failing), maxHostFailing)
 	}
 }
 

@@ -431,13 +431,17 @@ func testNothingLeft(k *kept, t *testing.T) {
 	create(t, k.hub.Plane, template)
 	doomed := k.bind(t, metav1.NamespaceDefault, "doomed", "prod", "hub:stranger", nil)
 	testkit.Update(t, k.hub.Client, doomed, func(b *v1.ClusterRoleTemplateBinding) { b.Spec.RoleTemplateName = "doomed" })
-	k.reason(t, 30*time.Second, doomed, v1.ReasonApplied)
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:cluster:doomed"}}
+	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:doomed:" + role.Name}}
+	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
+		return errors.Join(k.prod.Client.Get(ctx, client.ObjectKeyFromObject(role), role),
+			k.prod.Client.Get(ctx, client.ObjectKeyFromObject(binding), binding))
+	})
 	if err := k.hub.Client.Delete(t.Context(), template); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, 20*time.Second, func(ctx context.Context) error {
-		return errors.Join(gone(ctx, k.prod, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:doomed"}}),
-			gone(ctx, k.prod, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:doomed:drover:doomed"}}))
+		return errors.Join(gone(ctx, k.prod, role), gone(ctx, k.prod, binding))
 	})
 	for _, workspace := range []string{metav1.NamespaceDefault, farWorkspace} {
 		for _, kind := range []client.Object{&v1.ClusterRoleTemplateBinding{}, &v1.ProjectRoleTemplateBinding{}, &v1.Project{}} {

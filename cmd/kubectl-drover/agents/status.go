@@ -25,7 +25,7 @@ type hubStatus struct {
 	Providers    []provider    `json:"signInProviders"`
 	// Approvals lists the Clusters and Hosts that do not change until an administrator confirms a restore.
 	Approvals []string `json:"pendingApprovals"`
-	// Starting lists what a hub does not have yet right after its installation.
+	// Starting lists what a hub does not have yet right after its Deployment was created.
 	Starting []string `json:"starting,omitempty"`
 	// Problems lists the conditions that require action. Unread lists the parts of the hub that the user is not allowed
 	// to read.
@@ -80,8 +80,8 @@ With --bundle, the command also writes a file for support, a tar archive with gz
 objects and the events of their namespaces, but no Secrets, no annotations, and no texts that other
 people chose, except names: other strings are replaced.
 
-For 2 minutes after the installation, replicas that are not ready, a missing leader and missing
-certificates are listed as "not yet", and are no problems.
+While the manager's Deployment is less than 2 minutes old, replicas that are not ready, a missing
+Lease and missing certificates are listed as "not yet", and are no problems.
 
 Exit codes: 0 no problem; 1 there are problems; 2 an error occurred, or you may not read the Lease
 or the Clusters.`,
@@ -190,7 +190,7 @@ func (s *hubStatus) conclusion() string {
 		found = "No problems were found in the parts that were read.\n"
 	}
 	if len(s.Starting) > 0 {
-		found += fmt.Sprintf("The hub is new: this is normal for %.0f minutes after its installation.\n",
+		found += fmt.Sprintf("The manager's Deployment is less than %.0f minutes old: this is normal.\n",
 			startLimit.Minutes())
 	}
 	return found

@@ -36,7 +36,8 @@ const (
 	soon = 14 * 24 * time.Hour
 	// dialLimit limits how long the hub's proxy may take to respond.
 	dialLimit = 5 * time.Second
-	// startLimit is how long after its installation a hub may lack a leader, ready replicas and certificates.
+	// startLimit is the age of the manager's Deployment up to which a hub may lack a Lease, ready replicas and
+	// certificates.
 	startLimit = 2 * time.Minute
 )
 
@@ -92,7 +93,7 @@ func (r *statusReader) parts(ctx context.Context) error {
 		name string
 		read func(context.Context) error
 	}{
-		{"the manager's Deployment", r.manager}, // first, because it shows whether the hub is new
+		{"the manager's Deployment", r.manager}, // first, because it shows whether the Deployment is new
 		{leaderPart, r.leader}, {agentsPart, r.clusters}, {"Hosts", r.hosts}, {"AuthProviders", r.providers},
 		{"certificates", r.certificates},
 	} {
@@ -117,7 +118,7 @@ func (r *statusReader) problem(format string, args ...any) {
 	r.status.Problems = append(r.status.Problems, fmt.Sprintf(format, args...))
 }
 
-// notYet records something that the hub lacks. This is a problem unless the hub is new.
+// notYet records something that the hub lacks. This is a problem unless the manager's Deployment is new.
 func (r *statusReader) notYet(format string, args ...any) {
 	if !r.fresh {
 		r.problem(format, args...)

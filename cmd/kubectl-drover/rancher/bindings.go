@@ -51,19 +51,22 @@ func (c *conversion) granting(context v1.RoleContext) *granting {
 }
 
 // grant exports the binding that what describes, which grants a role to a subject in a cluster or project, or, if where
-// is empty, in all clusters. build adds the object. If the subject or the role cannot be exported, the report has the
-// reason.
-func (g *granting) grant(what, where string, subject Subject, template string, build func(role string, s v1.Subject)) {
+// is empty, in all clusters. build adds the object once the subject's name in Drover is known. If the subject or the
+// role cannot be exported, grant returns false, and the report has the reason.
+func (g *granting) grant(
+	what, where string, subject Subject, template string, build func(role string, s v1.Subject),
+) bool {
 	principal := g.conversion.principalOf(subject, what)
 	role := g.conversion.role(template, g.context, what)
 	if principal == "" || role == "" {
-		return
+		return false
 	}
 	g.todo = append(g.todo, pending{principal, func(s v1.Subject) {
 		if !g.again(what, where, role, s) {
 			build(role, s)
 		}
 	}})
+	return true
 }
 
 func (c *conversion) clusterBindings() []pending {

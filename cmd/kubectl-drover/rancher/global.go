@@ -47,8 +47,8 @@ func (c *conversion) globalBindings() []pending {
 // inherit exports the binding for a cluster role that a global role inherits. As in Rancher, the binding applies to all
 // members that come from Rancher, except Rancher's own cluster.
 func (g *granting) inherit(b GlobalBinding, inherited, what string) {
-	c, name := g.conversion, g.taken.take(join("global", b.Name, inherited), b.Name+inherited)
-	g.grant(what, "", b.Subject, inherited, func(role string, s v1.Subject) {
+	c, name := g.conversion, ""
+	pending := g.grant(what, "", b.Subject, inherited, func(role string, s v1.Subject) {
 		out := &v1.ClusterRoleTemplateBinding{TypeMeta: typeMeta("ClusterRoleTemplateBinding"), ObjectMeta: c.meta(name)}
 		out.Spec.ClusterSelector, out.Spec.RoleTemplateName, out.Spec.Subject = &metav1.LabelSelector{MatchLabels: fromRancher()}, role, s
 		c.add(path.Join("global", name+".yaml"), what, out)
@@ -56,4 +56,7 @@ func (g *granting) inherit(b GlobalBinding, inherited, what string) {
 			"ClusterRoleTemplateBinding grants it in the Clusters of this workspace that have the label "+LabelFrom+". "+
 			"Exported Clusters have this label: decide whether to add it to other Clusters.", what, name)
 	})
+	if pending { // otherwise, a binding that is left out would change the name of another one
+		name = g.taken.take(join("global", b.Name, inherited), b.Name+inherited)
+	}
 }

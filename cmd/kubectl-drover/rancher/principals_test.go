@@ -8,7 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
 )
 
 // login returns Rancher's record of a login.
@@ -29,6 +32,36 @@ func login(provider, id, name string, groups ...string) UserAttribute {
 
 func user(name, username string, principals ...string) User {
 	return User{ObjectMeta: metav1.ObjectMeta{Name: name}, Username: username, PrincipalIDs: append([]string{"local://" + name}, principals...)}
+}
+
+// TestBindingThatIsLeftOutTakesNoName exports two bindings of global roles whose names would be the same.
+func TestBindingThatIsLeftOutTakesNoName(t *testing.T) {
+	readsPods := func(rt *RoleTemplate) { rt.Rules = []rbacv1.PolicyRule{rule("get", "", "pods")} }
+	in := Objects{
+		Users: []User{user("u-1", "alice")},
+		RoleTemplates: []RoleTemplate{
+			template("view", "cluster", readsPods), template("b-view", "cluster", readsPods),
+		},
+		GlobalRoles: []GlobalRole{
+			{ObjectMeta: metav1.ObjectMeta{Name: "one"}, InheritedClusterRoles: []string{"view"}},
+			{ObjectMeta: metav1.ObjectMeta{Name: "two"}, InheritedClusterRoles: []string{"b-view"}},
+		},
+		GlobalBindings: []GlobalBinding{
+			{ObjectMeta: metav1.ObjectMeta{Name: "a"}, GlobalRoleName: "two", Subject: Subject{GroupName: "system:masters"}},
+			{ObjectMeta: metav1.ObjectMeta{Name: "a-b"}, GlobalRoleName: "one", Subject: Subject{UserName: "u-1"}},
+		},
+	}
+	c := newConversion(in, Options{})
+	c.bindings()
+	var got []string
+	for _, o := range c.out {
+		if binding, is := o.Object.(*v1.ClusterRoleTemplateBinding); is {
+			got = append(got, binding.Name)
+		}
+	}
+	if !slices.Equal(got, []string{"global-a-b-view"}) {
+		t.Errorf("got the bindings %q, want only global-a-b-view; the findings are %+v", got, c.report.Findings)
+	}
 }
 
 func TestWhomPrincipalsAreInDrover(t *testing.T) {

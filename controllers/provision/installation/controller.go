@@ -93,12 +93,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	if err != nil {
 		return ctrl.Result{}, err
 	} else if !found {
-		return ctrl.Result{}, errors.Join(r.releaseFormer(ctx, req.NamespacedName), r.refuseEtcd(ctx, req.NamespacedName))
+		return ctrl.Result{}, r.absent(ctx, req.NamespacedName)
 	}
 	if object.DeletionTimestamp.IsZero() && !slices.Contains(object.Finalizers, provisionv1.FinalizerHosts) {
 		return ctrl.Result{}, r.setFinalizer(ctx, object, controllerutil.AddFinalizer)
 	}
 	in := r.newInput(object)
+	// If this fails, no status is written. The lists need rights in all workspaces, which the provisioner always has, so
+	// this happens only in outages.
 	if err := r.gatherEtcd(ctx, in); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -264,13 +266,18 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 	return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, r.setFinalizer(ctx, in.installation, controllerutil.RemoveFinalizer)
 }
 
-// releaseFormer releases Hosts that a former installation with this name took. They were disconnected when that
-// installation was deleted.
-func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedName) error {
+// absent handles the Hosts, snapshots and restores of an installation that is not in the cache.
+func (r *Reconciler) absent(ctx context.Context, name types.NamespacedName) error {
 	present := &provisionv1.ClusterInstallation{} // the cache might not contain a new installation yet
 	if err := r.Live.Get(ctx, name, present); !apierrors.IsNotFound(err) {
 		return err
 	}
+	return errors.Join(r.releaseFormer(ctx, name), r.refuseEtcd(ctx, name))
+}
+
+// releaseFormer releases Hosts that a former installation with this name took. They were disconnected when that
+// installation was deleted.
+func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedName) error {
 	list := &v1.HostList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(name.Namespace)); err != nil {
 		return err

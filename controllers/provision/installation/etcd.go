@@ -24,7 +24,7 @@ import (
 
 // gatherEtcd reads the EtcdSnapshots and EtcdRestores of an installation. It includes objects that have ended, because
 // an outcome is discarded once its object is gone. If an object is in progress, the objects are read from the API
-// server, because the cache might not contain the last status yet.
+// server, because the cache might not contain the last status yet, and contains only some finalizers.
 func (r *Reconciler) gatherEtcd(ctx context.Context, in *input) (err error) {
 	ref := provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfInstallation, Name: in.installation.Name}
 	in.etcd, err = etcd.Read(ctx, r.Client, in.installation.Namespace, ref)
@@ -121,7 +121,8 @@ func (in *input) waits(why string) progress.All {
 	return all
 }
 
-// refuseEtcd makes the snapshots and restores of an installation that does not exist wait.
+// refuseEtcd makes the snapshots and restores of an installation that does not exist wait. The caller has checked with
+// the API server that the installation does not exist.
 func (r *Reconciler) refuseEtcd(ctx context.Context, name types.NamespacedName) error {
 	in := r.newInput(&provisionv1.ClusterInstallation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},

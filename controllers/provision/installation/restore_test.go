@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -259,6 +260,94 @@ func TestSnapshotEndsOnlyOnceItsOutcomeIsStored(t *testing.T) {
 	phase(provisionv1.SnapshotSucceeded, "host s1 has made the snapshot")
 	if snap := get(w, "before", &provisionv1.EtcdSnapshot{}); snap.Status.Configuration == nil || !strings.Contains(string(snap.Status.Configuration.Raw), "v1.35.1+k3s1") {
 		t.Errorf("its configuration is %+v, want the spec of the installation", snap.Status.Configuration)
+	}
+}
+
+// TestCacheWithoutTheOutcomeChangesNoStatus reads objects from a cache that does not contain their last status.
+func TestCacheWithoutTheOutcomeChangesNoStatus(t *testing.T) {
+	t.Parallel()
+	w := restoring(t)
+	w.wanted("back", func(s *provisionv1.EtcdRestoreSpec) { s.SnapshotName, s.Cancel = "before", true })
+	w.reconcile(1)
+	w.phase("back", provisionv1.RestoreCanceled, provisionv1.ReasonCanceled, "no data was replaced")
+	recorder := events.NewFakeRecorder(10)
+	w.r.Recorder = recorder
+	w.r.Client = interceptor.NewClient(w.Client, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			err := c.List(ctx, list, options...)
+			switch of := list.(type) {
+			case *provisionv1.EtcdSnapshotList:
+				of.Items[0].Status = provisionv1.EtcdSnapshotStatus{Phase: provisionv1.SnapshotRunning}
+			case *provisionv1.EtcdRestoreList:
+				of.Items[0].Status = provisionv1.EtcdRestoreStatus{Phase: provisionv1.RestorePending}
+			}
+			return err
+		},
+		SubResourcePatch: func(
+			ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch,
+			options ...client.SubResourcePatchOption,
+		) error {
+			if o.GetName() != w.name.Name {
+				t.Errorf("the status of %T %s is written, want the outcome to stay", o, o.GetName())
+			}
+			return c.SubResource(sub).Patch(ctx, o, p, options...)
+		},
+	})
+	w.reconcile(1)
+	if n := len(recorder.Events); n > 0 {
+		t.Errorf("got %d events, the first %q, want none", n, <-recorder.Events)
+	}
+}
+
+// TestFinalizerOfAnEndedRestoreIsRemovedDespiteAStaleCache reads a restore whose version in the cache is outdated.
+func TestFinalizerOfAnEndedRestoreIsRemovedDespiteAStaleCache(t *testing.T) {
+	t.Parallel()
+	w := restoring(t)
+	restore := w.wanted("back", func(s *provisionv1.EtcdRestoreSpec) { s.SnapshotName, s.Cancel = "before", true })
+	w.reconcile(1)
+	restore = get(w, "back", restore)
+	stale := restore.DeepCopy()
+	stale.Finalizers = []string{provisionv1.FinalizerRestore} // the cache contains only some finalizers
+	restore.Finalizers = []string{"example.com/other", provisionv1.FinalizerRestore}
+	if err := w.Client.Update(t.Context(), restore); err != nil {
+		t.Fatal(err)
+	}
+	w.r.Client = interceptor.NewClient(w.Client, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if of, is := list.(*provisionv1.EtcdRestoreList); is {
+				of.Items = []provisionv1.EtcdRestore{*stale}
+				return nil
+			}
+			return c.List(ctx, list, options...)
+		},
+	})
+	w.reconcile(1)
+	if got := get(w, "back", restore).Finalizers; !slices.Equal(got, []string{"example.com/other"}) {
+		t.Errorf("the restore has the finalizers %q, want only example.com/other", got)
+	}
+}
+
+// TestObjectsOfANewInstallationAreNotRefused reconciles an installation that the cache does not contain yet.
+func TestObjectsOfANewInstallationAreNotRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.wanted("back", func(s *provisionv1.EtcdRestoreSpec) { s.File, s.Host = "f", "s1" })
+	w.r.Client = interceptor.NewClient(w.Client, interceptor.Funcs{
+		Get: func(
+			ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption,
+		) error {
+			if _, is := o.(*provisionv1.ClusterInstallation); is {
+				resource := provisionv1.GroupVersion.WithResource("clusterinstallations").GroupResource()
+				return apierrors.NewNotFound(resource, key.Name)
+			}
+			return c.Get(ctx, key, o, options...)
+		},
+	})
+	w.reconcile(1)
+	got := get(w, "back", &provisionv1.EtcdRestore{}).Status
+	ready := meta.FindStatusCondition(got.Conditions, provisionv1.ConditionReady)
+	if ready == nil || ready.Reason != provisionv1.ReasonPending {
+		t.Errorf("the restore has the status %+v, want the reason Pending until its installation is reconciled", got)
 	}
 }
 

@@ -165,6 +165,26 @@ func TestARefusedGrantKeepsTheForm(t *testing.T) {
 	eventually(t, p, `[...document.querySelectorAll("dialog input")].map(e => e.value).join()`, "github:dan,team,shop")
 }
 
+// TestAGroupWithoutAProviderIsRefused grants a role as kubectl drover grant does, which refuses such a group.
+func TestAGroupWithoutAProviderIsRefused(t *testing.T) {
+	_, p := withAccess(t)
+	at(p, "#/access")
+	activate(t, p, "main button", "Grant a role")
+	sees(t, p, "dialog: Grant a role")
+	choose(t, p, "Grant to a", "Group")
+	choose(t, p, "Name", "github:web")
+	choose(t, p, "Workspace", "team")
+	choose(t, p, "Cluster", "c0001")
+	choose(t, p, "Role", "operator")
+	const yaml = `document.querySelector("dialog pre")?.textContent.includes("name: web-operator-c0001-") ?? false`
+	eventually(t, p, yaml, true)
+	choose(t, p, "Name", "web")
+	eventually(t, p, yaml, false)
+	activate(t, p, "dialog button", "Grant")
+	sees(t, p, "alert",
+		"StaticText: The group web has no provider: use the name that clusters see, such as github:acme/web.")
+}
+
 func TestBindingsAreGroupedByPersonAndRole(t *testing.T) {
 	_, p := withAccess(t)
 	groups := `[...document.querySelectorAll("main tr.group th")].map(e => e.textContent.trim()).join("; ")`

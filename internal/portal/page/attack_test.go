@@ -239,6 +239,53 @@ func TestAMemberCannotBreakThePageWithItsAnswers(t *testing.T) {
 	}
 }
 
+// TestActionsFollowTheBindingsOfTheUser begins and ends bindings, which the hub tells without a RESET.
+func TestActionsFollowTheBindingsOfTheUser(t *testing.T) {
+	f, p := signedIn(t, 1)
+	at(p, "#/clusters")
+	far := func(kind string) map[string]any {
+		message := cluster("far", "True", "Connected", "")
+		message["type"], message["partial"] = kind, kind == "CHANGED"
+		return message
+	}
+	binding := func(who, kind string, generation int, reason string) map[string]any {
+		message := grant("clusterroletemplatebindings", "of-"+who[6:], who, "operator",
+			map[string]any{"clusterName": "c0000"})
+		content := message["object"].(map[string]any)
+		content["metadata"].(map[string]any)["generation"] = generation
+		content["status"] = map[string]any{"conditions": []any{condition("Ready", "True", reason, "")}}
+		message["type"] = kind
+		return message
+	}
+	shown := func(want bool) { // the right to create Clusters shows the button
+		t.Helper()
+		eventually(t, p, `document.querySelector(".actions .primary") !== null`, want)
+	}
+	shown(true)
+	allowed := true
+	for _, message := range []map[string]any{
+		far("CHANGED"), far("DELETED"), binding("local:alice", "CHANGED", 1, "Applied"),
+		binding("local:alice", "CHANGED", 2, "Applied"), binding("local:alice", "CHANGED", 2, "Expired"),
+		binding("local:alice", "DELETED", 2, "Expired"),
+	} {
+		allowed = !allowed
+		f.mu.Lock()
+		f.denied = map[string]bool{"create": !allowed}
+		f.mu.Unlock()
+		f.send(message)
+		f.send(map[string]any{"type": "BOOKMARK", "resume": "r"})
+		shown(allowed)
+	}
+	before := answered(t, p)
+	f.send(cluster("c0000", "False", "TunnelLost", ""))
+	f.send(binding("local:bob00", "CHANGED", 1, "Applied"))
+	f.send(map[string]any{"type": "BOOKMARK", "resume": "r", "unmanaged": true})
+	sees(t, p, "StaticText: No manager leads")
+	if now := answered(t, p); now != before {
+		t.Errorf("the page sent %d reviews after changes that do not affect the user's rights, want none", now-before)
+	}
+}
+
 // TestActionsStayWhileTheirRightsAreAskedAgain resets the stream, after which the page asks again what the user may do.
 func TestActionsStayWhileTheirRightsAreAskedAgain(t *testing.T) {
 	_, p := signedIn(t, 1)

@@ -190,6 +190,7 @@ func TestALostConnectionCannotBeOverlooked(t *testing.T) {
 	f, p := signedIn(t, 3)
 	f.cut(true)
 	sees(t, p, "alert", "StaticText: Not connected.", "button: Try now")
+	eventually(t, p, `document.querySelectorAll(".banner button").length`, 1)
 	f.mu.Lock()
 	f.refusing = false
 	f.mu.Unlock()

@@ -36,6 +36,8 @@ type fleet struct {
 	denied map[string]bool
 	// refusing means that the hub opens no streams.
 	refusing bool
+	// closing is the code with which the hub closes new streams. It is 0 if the hub does not close them.
+	closing int
 	// answers and sent are for requests without a handler of their own.
 	answers map[string]answer
 	sent    map[string]sent
@@ -68,6 +70,13 @@ func newFleet(t *testing.T, clusters int) *fleet {
 			return
 		}
 		f.mu.Lock()
+		if f.closing != 0 {
+			message := websocket.FormatCloseMessage(f.closing, "the token is no longer valid")
+			_ = conn.WriteControl(websocket.CloseMessage, message, time.Now().Add(time.Second))
+			f.mu.Unlock()
+			_ = conn.Close()
+			return
+		}
 		if f.conn == nil {
 			close(f.opened)
 		}
@@ -146,6 +155,14 @@ func (f *fleet) cut(refuse bool) {
 	defer f.mu.Unlock()
 	f.refusing = refuse
 	_ = f.conn.Close()
+}
+
+// closeWith closes the stream, and new ones with a code until it is 0.
+func (f *fleet) closeWith(code int) {
+	f.mu.Lock()
+	f.closing = code
+	f.mu.Unlock()
+	f.cut(false)
 }
 
 func (f *fleet) wait() {

@@ -124,6 +124,24 @@ func TestOnlyARefusalOfTheIssuerEndsASession(t *testing.T) {
 	sees(t, p, "StaticText: You are signed out: the session was revoked.", "button: Sign in to the hub")
 }
 
+// TestASessionThatTheHubKeepsRefusingCanBeReplaced closes streams although the issuer renews their tokens.
+func TestASessionThatTheHubKeepsRefusingCanBeReplaced(t *testing.T) {
+	chromium.Find(t)
+	i := newIssuer(t)
+	p := signedInAt(t, i)
+	i.closeWith(4401)
+	sees(t, p, "heading: Overview", "StaticText: Not connected.", "button: Try now", "button: Sign in again")
+	eventually(t, p,
+		`document.querySelector(".banner").textContent.includes("(the hub keeps refusing your session)")`, true)
+	i.closeWith(0)
+	activate(t, p, ".banner button", "Try now")
+	sees(t, p, "StaticText: Live")
+	i.closeWith(4401)
+	activate(t, p, ".banner button", "Sign in again")
+	i.closeWith(0)
+	sees(t, p, "button: Sign in to the hub")
+}
+
 // TestAReloadInAnOutageKeepsTheSession reloads the page while the issuer is down.
 func TestAReloadInAnOutageKeepsTheSession(t *testing.T) {
 	chromium.Find(t)

@@ -64,6 +64,10 @@ func TestConditionsAreBrokenOnlyIfSomeoneHasToAct(t *testing.T) {
 			condition(v1.ConditionReady, "True", v1.ReasonApplied, ""),
 			condition(v1.ConditionComplete, "False", v1.ReasonMembersAway, ""),
 		}, "Complete waiting, Ready working"},
+		"a binding that has expired": {other, []any{
+			condition(v1.ConditionReady, "True", v1.ReasonExpired, ""),
+			condition(v1.ConditionComplete, "True", v1.ReasonExpired, ""),
+		}, "Complete ended, Ready ended"},
 		"a binding to a role that is missing in a member": {other, []any{
 			condition(v1.ConditionReady, "False", v1.ReasonRoleMissing, ""),
 			condition(v1.ConditionComplete, "False", v1.ReasonRoleMissing, ""),
@@ -92,6 +96,29 @@ func TestConditionsAreBrokenOnlyIfSomeoneHasToAct(t *testing.T) {
 			.map((c) => c.type + " " + c.name + (c.remedy ? " with a remedy" : "")).join(", "))`, object, tt.ready), &got)
 		if got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+func TestABindingThatHasExpiredIsNotWorking(t *testing.T) {
+	_, p := signedIn(t, 0)
+	for reason, tt := range map[string]struct{ ready, stalled, want string }{
+		v1.ReasonApplied:     {"True", "False", "working"},
+		v1.ReasonExpired:     {"True", "False", "ended"},
+		v1.ReasonDelivering:  {"False", "False", "waiting"},
+		v1.ReasonRoleMissing: {"False", "True", "broken"},
+	} {
+		object, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{
+			condition(v1.ConditionReady, tt.ready, reason, ""), condition(v1.ConditionStalled, tt.stalled, reason, ""),
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		p.Evaluate(fmt.Sprintf(`import("/ui/core/states.js").then(({ bindingState }) => bindingState(%s).name)`, object),
+			&got)
+		if got != tt.want {
+			t.Errorf("%s: got %q, want %q", reason, got, tt.want)
 		}
 	}
 }

@@ -52,12 +52,12 @@ func Read(ctx context.Context, from client.Reader, namespace string, ref provisi
 	return all, nil
 }
 
-// InProgress reports whether a snapshot or restore has not ended.
+// InProgress reports whether a snapshot or restore has not ended, or a restore that has ended still has its finalizer.
 func (all Objects) InProgress() bool {
 	return slices.ContainsFunc(all.Snapshots, func(o *provisionv1.EtcdSnapshot) bool {
 		return !progress.SnapshotEnded(o.Status.Phase)
 	}) || slices.ContainsFunc(all.Restores, func(o *provisionv1.EtcdRestore) bool {
-		return !progress.RestoreEnded(o.Status.Phase)
+		return !progress.RestoreEnded(o.Status.Phase) || slices.Contains(o.Finalizers, provisionv1.FinalizerRestore)
 	})
 }
 

@@ -14,21 +14,26 @@ const fresh = 60_000; // milliseconds for which an answer is kept
 const most = 500; // answers that are kept
 const reach = 50; // workspaces that are asked one by one
 
-/** @type {Map<string, { at: number, answer: import("../third_party/signals.js").Signal<boolean | undefined> }>} */
-const known = new Map();
+/** @typedef {{ at: number, round: number, answer: import("../third_party/signals.js").Signal<boolean | undefined> }} Entry */
 
-/** Asks all questions again when they are needed, for example after the user's rights have changed. Until then, actions stay. */
-export const forget = () => { for (const entry of known.values()) entry.at = 0; };
+/** @type {Map<string, Entry>} */
+const known = new Map();
+const round = signal(0); // how often the user's rights have changed
+
+/** Asks all questions that the page shows again, because the user's rights have changed. Until then, actions stay. */
+export const forget = () => { round.value++; };
+
+const old = (/** @type {Entry} */ entry) => entry.round !== round.peek() || entry.at < Date.now() - fresh;
 
 // Forgets old answers, and returns whether there were any.
 function makeRoom() {
-  for (const [key, { at }] of known) if (at < Date.now() - fresh) known.delete(key);
+  for (const [key, entry] of known) if (old(entry)) known.delete(key);
   return known.size < most;
 }
 
 /**
  * Returns whether the user may do something: true, false, or undefined until it is known. Components that call it
- * render again when the answer arrives. An error counts as true: the API server decides in any case, and its refusal
+ * render again when the answer arrives or the user's rights change. An error counts as true: the API server decides in any case, and its refusal
  * says more than a missing button. So does a question beyond the limit, which is not asked: if it replaced an answer that
  * is shown, the page would ask both again and again. A list of objects asks once for their namespace.
  * @param {Attributes} attributes @param {string} [member]
@@ -37,11 +42,12 @@ function makeRoom() {
 export function may(attributes, member = "") {
   const full = { group: "cluster.drover.dev", ...attributes };
   const key = member + " " + JSON.stringify(Object.entries(full).sort());
-  let entry = known.get(key);
-  if (!entry || entry.at < Date.now() - fresh) {
+  const now = round.value;
+  const entry = known.get(key);
+  if (!entry || old(entry)) {
     if (!entry && known.size >= most && !makeRoom()) return true;
     const answer = entry?.answer ?? signal(/** @type {boolean | undefined} */ (undefined));
-    const asked = { at: Date.now(), answer };
+    const asked = { at: Date.now(), round: now, answer };
     const tell = (/** @type {boolean} */ allowed) => { if (known.get(key) === asked) answer.value = allowed; }; // not asked again since
     known.set(key, asked);
     review(member, full).then((status) => tell(status?.allowed === true), () => tell(true));

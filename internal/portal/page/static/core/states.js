@@ -2,7 +2,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The three states that the page knows, in people's words: working, waiting and broken.
+// The three states that the page knows, in people's words: working, waiting and broken. A binding may also have ended.
 
 import { own, words } from "../lib/text.js";
 
@@ -47,6 +47,12 @@ export function readyState(object) {
   const stalled = condition(object, "Stalled")?.status === "True";
   const name = stalled ? "broken" : ready?.status === "True" ? "working" : "waiting";
   return { name, word: words(ready?.reason ?? "Pending"), message: ready?.message ?? "", since: ready?.lastTransitionTime ?? "" };
+}
+
+/** Returns the state of a binding. One that has expired in all members is Ready, but gives no access. @param {any} binding */
+export function bindingState(binding) {
+  const state = readyState(binding);
+  return { ...state, name: state.name === "working" && condition(binding, "Ready")?.reason === "Expired" ? "ended" : state.name };
 }
 
 /** Returns the state of a Plan: failed nodes are broken, even if others are still at work. @param {any} plan */
@@ -125,11 +131,11 @@ export function explained(object, ready) {
   const broken = (/** @type {Condition} */ c) => (ready ? c.reason === stalled || c.type === "RestoreConfirmed" : c.status !== "Unknown" && !waiting.has(c.reason));
   // Ready repeats the reason of another condition, so it would say the same twice.
   const told = new Set(conditions.filter((c) => c.type !== "Ready" && wrong(c)).map((c) => c.reason));
-  const order = { broken: 0, waiting: 1, working: 2 };
+  const order = { broken: 0, waiting: 1, ended: 2, working: 3 };
   return conditions.filter((c) => c.type !== "Ready" || !wrong(c) || !told.has(c.reason)).map((c) => {
     const bad = wrong(c);
     const [good, not] = c.type === "Ready" ? ready ?? titles.Ready : own(titles, c.status === "Unknown" ? c.reason : c.type) ?? own(titles, c.type) ?? [words(c.type), `${words(c.type)}: not yet`];
-    const name = /** @type {StateName} */ (!bad ? "working" : broken(c) ? "broken" : "waiting");
+    const name = /** @type {StateName | "ended"} */ (!bad ? (c.reason === "Expired" ? "ended" : "working") : broken(c) ? "broken" : "waiting");
     const helps = ready ? bad && c.reason === "HubRestored" : bad || (c.type === "Connected" && c.reason === "ConnectedByNodeAgent");
     return { type: c.type, name, title: bad ? not : good, reason: c.reason, message: c.message, since: c.lastTransitionTime, remedy: helps ? own(remedies, c.reason) ?? "" : "", command: helps ? own(commands, c.reason) ?? "" : "" };
   }).sort((a, b) => order[a.name] - order[b.name] || a.type.localeCompare(b.type));

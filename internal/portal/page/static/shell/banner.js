@@ -9,11 +9,12 @@ import { exact } from "../lib/time.js";
 import { connection, reconnect } from "../core/stream.js";
 import { held } from "../core/store.js";
 import { Icon } from "../ui/icons.js";
+import { commands } from "./commands.js";
 
 const late = signal(false); // a cut of less than two seconds is not worth a banner
 
 export function Banner() {
-  const { state, since, unmanaged, reason } = connection.value;
+  const { state, since, unmanaged, reason, refused } = connection.value;
   useEffect(() => {
     late.value = false;
     const timer = state === "lost" ? setTimeout(() => { late.value = true; }, Math.max(0, since + 2000 - Date.now())) : undefined;
@@ -21,7 +22,7 @@ export function Banner() {
   }, [state, since]);
   const lost = state === "lost" && late.value;
   return html`<div role="alert" class=${lost ? "banner broken" : unmanaged ? "banner waiting" : "banner none"}>
-    ${lost ? html`<${Icon} name="offline" /><span><b>Not connected.</b> This page shows the fleet as it was at ${exact(since)}${reason ? ` (${reason})` : ""}. Trying again.</span><button type="button" onClick=${() => reconnect()}>Try now</button>`
+    ${lost ? html`<${Icon} name="offline" /><span><b>Not connected.</b> This page shows the fleet as it was at ${exact(since)}${reason ? ` (${reason})` : ""}. Trying again.</span><button type="button" onClick=${() => reconnect()}>Try now</button>${refused && html`<button type="button" onClick=${() => commands.value.find((c) => c.id === "sign-out")?.run()}>Sign in again</button>`}`
       : unmanaged ? html`<${Icon} name="warning" /><span>No manager leads: no one watches the fleet, and the states on this page are out of date.</span>` : null}</div>`;
 }
 

@@ -49,10 +49,12 @@ export const Logo = () => html`<svg class="logo" width="24" height="24" viewBox=
   <path d="M7 22.5c3.2 0 4.6-2 6-4.6M25 22.5c-3.2 0-4.6-2-6-4.6M16 9.4V6" /><circle cx="16" cy="14" r="4.6" /><g><circle cx="16" cy="14" r="1.5" /><circle cx="6" cy="23" r="2.1" /><circle cx="26" cy="23" r="2.1" /><circle cx="16" cy="5.4" r="2.1" /></g></svg>`;
 
 /**
- * The form of a state: a full disc with a check works, a broken ring waits, a diamond with a mark is broken.
+ * The form of a state: a full disc with a check works, a broken ring waits, a diamond with a mark is broken, a dash has
+ * ended.
  * @param {{ name: string }} props
  */
 export const Mark = ({ name }) => html`<svg class=${"mark " + name} width="14" height="14" viewBox="0 0 14 14" aria-hidden="true" focusable="false">
   ${name === "working" ? html`<circle cx="7" cy="7" r="6" class="fill" /><path d="M4.2 7.2l2 2l3.6-4.2" class="cut" />`
     : name === "broken" ? html`<path d="M7 .4l6.6 6.6l-6.6 6.6l-6.6-6.6z" class="fill" /><path d="M7 3.8v3.8M7 9.9v.1" class="cut" />`
+    : name === "ended" ? html`<path d="M2 7h10" class="dash" />`
     : html`<circle cx="7" cy="7" r="5.2" class="ring" />`}</svg>`;

@@ -11,7 +11,7 @@ import { yaml } from "../lib/yaml.js";
 import { expired, place, resources, rulesOf } from "../core/access.js";
 import { href, param, setQuery } from "../core/router.js";
 import { bindings } from "../core/select.js";
-import { readyState } from "../core/states.js";
+import { bindingState, readyState } from "../core/states.js";
 import { derived, keyOf, loaded, object, objects } from "../core/store.js";
 import { useCommands } from "../shell/commands.js";
 import { Search } from "../ui/form.js";
@@ -31,7 +31,7 @@ function rowOf(binding) {
   const subject = spec.subject ?? {};
   return {
     key: `${kindOf(binding)} ${keyOf(binding)}`, name: metadata.name, binding, where, who: short(subject.name, 253), kind: subject.kind,
-    role: short(spec.roleTemplateName, 253), workspace: String(metadata.namespace), state: readyState(binding),
+    role: short(spec.roleTemplateName, 253), workspace: String(metadata.namespace), state: bindingState(binding),
     text: [subject.name, subject.kind, spec.roleTemplateName, where, metadata.namespace, metadata.name].join(" ").toLowerCase(),
   };
 }
@@ -90,10 +90,10 @@ export function BindingView({ params: { workspace, kind, name } }) {
   const { spec, status = {}, metadata } = binding;
   const { who, role, where } = rowOf(binding);
   const manifest = { apiVersion: "cluster.drover.dev/v1", kind: kindOf(binding), metadata: { namespace: metadata.namespace, name: metadata.name }, spec };
-  return html`<div class="view"><${Heading} title=${`${who} is ${role}`} above=${above} beside=${html`<${State} ...${readyState(binding)} />`}>
+  return html`<div class="view"><${Heading} title=${`${who} is ${role}`} above=${above} beside=${html`<${State} ...${bindingState(binding)} />`}>
       ${mayChange("patch", binding) && html`<button type="button" onClick=${() => openEnd(binding)}><${Icon} name="clock" />Change the end</button>`}
       ${mayChange("delete", binding) && html`<button type="button" onClick=${() => askRevoke(binding, true)}><${Icon} name="trash" />Revoke</button>`}</${Heading}>
-    ${expired(binding) && html`<${Note} name="broken">This binding has ended. It gives no access.</${Note}>`}
+    ${expired(binding) && html`<${Note} name="ended">This binding has ended. It gives no access.</${Note}>`}
     <div class="columns"><div class="column wide"><${Conditions} object=${binding} ready=${expired(binding) ? ["The role has ended", "The role has ended"] : ["The role is in force", "The role is not in force everywhere"]} />
       ${status.failures?.length > 0 && html`<${Card} title="Clusters where it does not work"><${Rows} label="Clusters where it does not work" head=${["Cluster", "Object", "Why"]} rows=${status.failures.map((/** @type {any} */ f) => [html`<a href=${href(["clusters", workspace, f.cluster])}>${f.cluster}</a>`, f.object, short(f.message, 600)])} /></${Card}>`}
       <${Card} title="Manifest"><${Command} text=${yaml(manifest)} what="Manifest" lines /></${Card}></div>

@@ -25,7 +25,7 @@ export const endsSoon = (binding) => Boolean(binding.spec.expiresAt) && !expired
 
 /** When a binding ends. @param {{ binding: any }} props */
 export const Until = ({ binding }) => (!binding.spec.expiresAt ? html`<span class="soft">no end</span>`
-  : expired(binding) ? html`<span class="bad">ended <${Time} at=${binding.spec.expiresAt} ago /></span>`
+  : expired(binding) ? html`<span class="soft">ended <${Time} at=${binding.spec.expiresAt} ago /></span>`
   : html`<span class=${endsSoon(binding) ? "wait" : ""}><${Time} at=${binding.spec.expiresAt} /></span>`);
 
 /** Says how many bindings have ended, below a table of the others. @param {{ n: number }} props */
@@ -73,9 +73,11 @@ function Grant({ known, close }) {
   const existingOf = (/** @type {any} */ binding) => objects(resources[/** @type {"ProjectRoleTemplateBinding"} */ (binding.kind)]).get(keyOf(binding));
   const existing = made && existingOf(made);
   const taken = existing && !sameGrant(existing, made);
+  const unknown = form.kind === "Group" && form.name.trim() && !form.name.includes(":"); // kubectl drover grant refuses it as well
   const submit = async (/** @type {Event} */ event) => {
     event.preventDefault();
     setError(null);
+    if (unknown) return setError(new Error(`The group ${form.name.trim()} has no provider: use the name that clusters see, such as github:acme/web.`));
     if (where === "selector" && !selectorOf(form.selector)) return setError(new Error("The labels are not of the form env=prod, tier=edge, with each key once."));
     setBusy(true);
     try {
@@ -104,7 +106,7 @@ function Grant({ known, close }) {
     <${End} end=${form.end} at=${form.at} set=${set} />
     ${taken && html`<${Note} name="broken">${`The binding ${made.metadata.name} grants something else: ${short(existing.spec.subject?.name)} has the role ${existing.spec.roleTemplateName} in ${place(existing.spec)}. Revoke it first.`}</${Note}>`}
     ${existing && !taken && html`<${Note}>This is granted already${expired(existing) ? ", but has ended" : ""}. Granting it again changes its end.</${Note}>`}
-    ${made && html`<details class="fold"><summary><${Icon} name="chevron" />As YAML, for a repository or kubectl apply</summary><${Command} text=${yaml(made)} what="Manifest" lines /></details>`}
+    ${made && !unknown && html`<details class="fold"><summary><${Icon} name="chevron" />As YAML, for a repository or kubectl apply</summary><${Command} text=${yaml(made)} what="Manifest" lines /></details>`}
     ${error && html`<${Problem} title="The role was not granted." error=${error} />`}</div>
     <${DialogActions}><button type="button" onClick=${close}>Cancel</button><button class="primary" disabled=${busy}>${busy ? "Granting …" : "Grant"}</button></${DialogActions}></form>`;
 }

@@ -13,7 +13,7 @@ import { get, list } from "../core/api.js";
 import { may } from "../core/rights.js";
 import { href, param, setQuery } from "../core/router.js";
 import { bindings, targets } from "../core/select.js";
-import { readyState } from "../core/states.js";
+import { bindingState, readyState } from "../core/states.js";
 import { derived, keyOf, loaded, object, objects } from "../core/store.js";
 import { Search } from "../ui/form.js";
 import { Icon } from "../ui/icons.js";
@@ -91,7 +91,7 @@ function Summary({ project }) {
 function Members({ members, ended, project }) {
   const mayRevoke = may({ verb: "delete", resource: resources.ProjectRoleTemplateBinding, namespace: project.metadata.namespace });
   return html`<${Card} title="Members">${members.length > 0 ? html`<${Rows} label="Members that you can see" head=${["Who", "Role", "State", "Ends", "Action"]} rows=${members.map((b) => [
-    html`<a href=${href(["access", "bindings", b.metadata.namespace, "project", b.metadata.name])}>${b.spec.subject.name}</a> <span class="soft">${b.spec.subject.kind}</span>`, html`<a href=${href(["access", "roles", b.spec.roleTemplateName])}>${b.spec.roleTemplateName}</a>`, html`<${State} ...${readyState(b)} />`, html`<${Until} binding=${b} />`,
+    html`<a href=${href(["access", "bindings", b.metadata.namespace, "project", b.metadata.name])}>${b.spec.subject.name}</a> <span class="soft">${b.spec.subject.kind}</span>`, html`<a href=${href(["access", "roles", b.spec.roleTemplateName])}>${b.spec.roleTemplateName}</a>`, html`<${State} ...${bindingState(b)} />`, html`<${Until} binding=${b} />`,
     mayRevoke && html`<button type="button" class="link" aria-label=${`Revoke ${b.spec.roleTemplateName} of ${b.spec.subject.name}`} onClick=${() => askRevoke(b)}>Revoke</button>`])} />`
     : html`<p class="soft">No binding that you can see is for this project.</p>`}<${Ended} n=${ended} />
     <p class="soft">Users with a role in a whole cluster have it in these namespaces, too.</p></${Card}>`;
