@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -30,6 +31,7 @@ import (
 type guide struct {
 	*system
 	home    string // the reader's working directory
+	stands  string // for programs that the guide uses and that are not here, as functions of the shell
 	prelude string // the guide's first commands, which set up a shell
 	printed string // by the last commands
 	failed  error  // how they ended
@@ -49,10 +51,13 @@ func TestCommandsOfTheGuidePrintItsOutput(t *testing.T) {
 func TestLong_CommandsOfTheGuideOfBaselinesSucceed(t *testing.T) {
 	t.Parallel()
 	g := newGuide(t)
-	flux := []byte("#!/bin/sh\ncat <<EOF\n" + fluxObjects + "EOF\n")
-	if err := os.WriteFile(filepath.Join(g.home, ".demo/bin/flux"), flux, 0o700); err != nil { //nolint:gosec // a program
-		t.Fatal(err)
-	}
+	g.stands = "flux() { cat <<EOF\n" + fluxObjects + "EOF\n}\n"
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, err := g.hub.Kubectl(context.Background(), nil, "get", "baselines", "-o", "yaml")
+			t.Logf("the Baselines: %s %v", out, err)
+		}
+	})
 	if blocks := g.followPage(t, "docs/guide/baseline.md"); blocks < 9 {
 		t.Errorf("only %d blocks were found", blocks)
 	}
@@ -161,7 +166,7 @@ func (g *guide) write(t *testing.T, block string) {
 
 func (g *guide) run(t *testing.T, script string) {
 	t.Helper()
-	command := exec.CommandContext(within(t, 2*time.Minute), "bash", "-euo", "pipefail", "-c", g.prelude+script)
+	command := exec.CommandContext(within(t, 2*time.Minute), "bash", "-euo", "pipefail", "-c", g.stands+g.prelude+script)
 	var out, complaints bytes.Buffer
 	command.Dir, command.Stdout, command.Stderr = g.home, &out, &complaints
 	command.Env = append(os.Environ(), "KUBERC=off", "KUBECACHEDIR="+filepath.Join(g.home, ".demo", "kube-cache"))

@@ -172,5 +172,5 @@ func pausing(o *cli.Options, paused bool, c *cobra.Command) *cobra.Command {
 		}
 		return b, &b.Spec.Paused, nil
 	}
-	return o.Pausing(named(o, c), paused, read)
+	return cli.Pausing(o, named(o, c), paused, read)
 }

@@ -12,8 +12,8 @@ import (
 
 // Pausing completes a command that sets spec.paused of the object whose name is the first argument. The function read
 // returns the object and the address of its field.
-func (o *Options) Pausing(
-	c *cobra.Command, paused bool, read func(context.Context, *Hub, string) (client.Object, *bool, error),
+func Pausing(
+	o *Options, c *cobra.Command, paused bool, read func(context.Context, *Hub, string) (client.Object, *bool, error),
 ) *cobra.Command {
 	change := BindChange(c)
 	c.Args = Arguments(1, "NAME")

@@ -32,7 +32,7 @@ func newResume(o *cli.Options) *cobra.Command {
 // pausing completes a command that sets spec.paused in a plan.
 func pausing(o *cli.Options, paused bool, c *cobra.Command) *cobra.Command {
 	c.ValidArgsFunction = completePlans(o, cobra.ShellCompDirectiveNoFileComp)
-	return o.Pausing(c, paused, func(ctx context.Context, h *cli.Hub, name string) (client.Object, *bool, error) {
+	return cli.Pausing(o, c, paused, func(ctx context.Context, h *cli.Hub, name string) (client.Object, *bool, error) {
 		plan, err := readPlan(ctx, h, name)
 		if err != nil {
 			return nil, nil, err
