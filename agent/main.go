@@ -116,6 +116,12 @@ func command() *cobra.Command {
 	set.Flags().StringVar(&level, "set", "", "the new level, debug or info")
 	cobra.CheckErr(set.MarkFlagRequired("set"))
 	root.AddCommand(set,
+		&cobra.Command{
+			Use: "probe PATH", Short: "Ask the agent that runs here for /healthz or /readyz", Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				return daemon.Probe(cmd.Context(), daemon.Socket(os.LookupEnv), args[0])
+			},
+		},
 		&cobra.Command{Use: "run", Short: "Run the agent (the default)", Args: cobra.NoArgs,
 			RunE: run(daemon.ReadEnviron, daemon.Run)},
 		&cobra.Command{Use: "node", Short: "Run a node agent, which connects while the agent does not", Args: cobra.NoArgs,

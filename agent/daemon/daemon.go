@@ -78,21 +78,28 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Environ.Listen)
-	if err != nil {
-		return fmt.Errorf("listen for probes: %w: set DROVER_LISTEN to a free address", err)
+	var listener net.Listener
+	if !o.Environ.HostNetwork {
+		if listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", o.Environ.Listen); err != nil {
+			return fmt.Errorf("listen for probes: %w: set DROVER_LISTEN to a free address", err)
+		}
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	running.Go(func() { a.serveLevel(ctx) })
 	running.Go(func() { memory.ReturnWhenCalm(ctx) })
 	// While the agent is draining, it is alive but not ready.
 	probed, stopProbes := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopProbes()
+	running.Go(func() { a.serveSocket(probed) })
 	probing := make(chan error, 1)
 	running.Go(func() {
 		defer cancel()
+		if listener == nil {
+			<-probed.Done()
+			probing <- nil
+			return
+		}
 		probing <- serveProbes(probed, listener, probes(a.alive, a.ready, http.HandlerFunc(a.serveMetrics)))
 	})
 	a.runAnew(ctx)
@@ -181,8 +188,8 @@ func (a *agent) run(ctx context.Context) (restored bool) {
 		protocol.PathKubernetes + "/": a.options.Tracer.Continue(a.forward(watches), describe),
 		protocol.PathReport:           duties.stream,
 		protocol.PathDeployment: &deployment.Handler{
-			Secrets: a.client.Secrets(env.Namespace), Setup: deployment.Setup{Namespace: env.Namespace, Profile: env.Profile},
-			Log: log.WithName("deployment"),
+			Secrets: a.client.Secrets(env.Namespace), Log: log.WithName("deployment"),
+			Setup: deployment.Setup{Namespace: env.Namespace, Profile: env.Profile, HostNetwork: env.HostNetwork},
 		},
 		protocol.PathUninstall:  remover,
 		protocol.PathSets + "/": duties.sets,
@@ -280,14 +287,17 @@ func (a *agent) awaitUID(ctx context.Context) (uid string, ok bool) {
 	return uid, err == nil
 }
 
-// serveLevel serves the socket for changing the log level. If this fails, the agent runs without the socket.
-func (a *agent) serveLevel(ctx context.Context) {
+// serveSocket serves probes and the log level at the socket. If this fails, the agent runs without the socket.
+func (a *agent) serveSocket(ctx context.Context) {
+	mux := probes(a.alive, a.ready, http.HandlerFunc(a.serveMetrics))
+	mux.Handle("/", a.options.Level)
 	listener, err := listenSocket(ctx, a.options.Environ.Socket)
 	if err == nil {
-		err = serveLevel(ctx, listener, a.options.Environ.Socket, a.options.Level)
+		err = serveSocket(ctx, listener, a.options.Environ.Socket, mux)
 	}
 	if err != nil {
-		a.options.Log.Error(err, "cannot serve the log level: it cannot be changed while the agent runs")
+		a.options.Log.Error(err, "cannot serve the socket: the log level cannot be changed while the agent runs, and "+
+			"\"drover-agent probe\" fails")
 	}
 }
 
@@ -309,12 +319,12 @@ func (a *agent) alive() bool {
 // ready reports whether the hub can reach the member through this replica and has read this replica's report. During
 // an update, Kubernetes stops an old replica only after a new replica has become ready.
 func (a *agent) ready() bool {
-	l := a.link.Load()
-	if l == nil || !l.Connected() {
+	l, reported := a.link.Load(), a.reported.Load()
+	if l == nil || reported == nil || !l.Connected() {
 		return false
 	}
 	select {
-	case <-a.reported.Load().Read():
+	case <-reported.Read():
 		return true
 	default:
 		return false

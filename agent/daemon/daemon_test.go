@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -104,8 +105,10 @@ func (w *world) start(t *testing.T) {
 	w.run(t, daemon.Run)
 }
 
-// run runs an agent or a node agent in the same way as start.
-func (w *world) run(t *testing.T, work func(context.Context, daemon.Options) error) {
+// run runs an agent or a node agent in the same way as start. The functions change its settings.
+func (w *world) run(
+	t *testing.T, work func(context.Context, daemon.Options) error, change ...func(*daemon.Environ),
+) {
 	t.Helper()
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
@@ -116,6 +119,13 @@ func (w *world) run(t *testing.T, work func(context.Context, daemon.Options) err
 		t.Fatal(err)
 	}
 	w.socket, w.probes = filepath.Join(dir, "agent.sock"), freeAddress(t)
+	environ := daemon.Environ{
+		Servers: []string{w.hub.URL}, Checksums: []string{w.ca.Checksum()}, Trust: v1.TrustPinned,
+		Namespace: "drover-agent", Listen: w.probes, Socket: w.socket,
+	}
+	for _, one := range change {
+		one(&environ)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	w.stop, w.ended = cancel, ended
@@ -123,10 +133,7 @@ func (w *world) run(t *testing.T, work func(context.Context, daemon.Options) err
 		defer close(ended)
 		w.err = work(ctx, daemon.Options{
 			Kubeconfig: kubeconfig, Version: "v0.0.1-test", Log: w.log.logger(), Level: zap.NewAtomicLevel(), Stop: time.Second,
-			Environ: daemon.Environ{
-				Servers: []string{w.hub.URL}, Checksums: []string{w.ca.Checksum()}, Trust: v1.TrustPinned,
-				Namespace: "drover-agent", Listen: w.probes, Socket: w.socket,
-			},
+			Environ: environ,
 		})
 	}()
 	t.Cleanup(func() {
@@ -266,6 +273,34 @@ func TestAgent(t *testing.T) {
 			t.Errorf("the stream of reports ended with %v, want io.EOF", err)
 		}
 		<-s.Done()
+	})
+
+	t.Run("opens no port on the network of its node, and answers probes at its socket", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.run(t, daemon.Run, func(e *daemon.Environ) { e.HostNetwork = true })
+		s := w.session(t)
+		if err := daemon.Probe(t.Context(), w.socket, "/readyz"); err == nil ||
+			!strings.Contains(err.Error(), "the hub has not read a report yet") {
+			t.Errorf("got %v, want that the agent is not ready before the hub has read a report", err)
+		}
+		nextReport(t, reports(t, s))
+		for _, path := range []string{"/healthz", "/readyz"} {
+			if err := daemon.Probe(t.Context(), w.socket, path); err != nil {
+				t.Errorf("got %v, want a healthy and ready agent", err)
+			}
+		}
+		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", w.probes)
+		if err != nil {
+			t.Fatalf("listen on the port for probes: %v, want it free", err)
+		}
+		_ = listener.Close()
+		w.stop()
+		<-w.ended
+		if err := daemon.Probe(t.Context(), w.socket, "/healthz"); err == nil ||
+			!strings.Contains(err.Error(), "no agent listens") {
+			t.Errorf("probe of an agent that has ended: got %v, want that none listens", err)
+		}
 	})
 
 	t.Run("stores settings before it responds, and reports their digest", func(t *testing.T) {

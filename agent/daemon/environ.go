@@ -42,11 +42,13 @@ type Environ struct {
 	TunnelDataDebug bool
 	// Namespace is the namespace of the agent.
 	Namespace string
+	// HostNetwork is true if the agent is on the network of its node. It then opens no port there, and ignores Listen.
+	HostNetwork bool
 	// Listen is the address for probes.
 	Listen string
 	// DirectListen is the address for users who bypass the hub, if the Cluster allows direct access.
 	DirectListen string
-	// Socket is the path of the Unix socket for changing the log level.
+	// Socket is the path of the Unix socket for probes and for changing the log level.
 	Socket string
 }
 
@@ -61,8 +63,8 @@ func aliases() map[string]string {
 	}
 }
 
-// Socket returns the path of the Unix socket for changing the log level. It reads no other settings, because the
-// command that connects to the socket needs none.
+// Socket returns the path of the Unix socket for probes and for changing the log level. It reads no other settings,
+// because the commands that connect to the socket need none.
 func Socket(lookup func(string) (string, bool)) string {
 	r := reader{lookup: lookup}
 	return r.text(protocol.EnvSocket, filepath.Join(os.TempDir(), "drover-agent.sock"))
@@ -71,6 +73,10 @@ func Socket(lookup func(string) (string, bool)) string {
 // ReadEnviron reads all settings. The error names each invalid variable and explains how to fix it.
 func ReadEnviron(lookup func(string) (string, bool)) (Environ, error) {
 	r := &reader{lookup: lookup}
+	directListen := defaultDirectListen
+	if r.boolean(protocol.EnvHostNetwork) { // the port would be open on the node, where an API server may use it
+		directListen = "127.0.0.1:0"
+	}
 	env := Environ{
 		Servers:         r.servers(),
 		Checksums:       r.checksums(),
@@ -79,8 +85,9 @@ func ReadEnviron(lookup func(string) (string, bool)) (Environ, error) {
 		Debug:           r.boolean(protocol.EnvDebug),
 		TunnelDataDebug: r.boolean(protocol.EnvTunnelDataDebug),
 		Namespace:       r.text(protocol.EnvNamespace, protocol.AgentNamespace),
+		HostNetwork:     r.boolean(protocol.EnvHostNetwork),
 		Listen:          r.text(protocol.EnvListen, defaultListen),
-		DirectListen:    r.text(protocol.EnvDirectListen, defaultDirectListen),
+		DirectListen:    r.text(protocol.EnvDirectListen, directListen),
 		Socket:          Socket(lookup),
 	}
 	if err := errors.Join(r.errs...); err != nil {

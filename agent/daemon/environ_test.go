@@ -70,6 +70,10 @@ func TestRead(t *testing.T) {
 				e.Trust, e.Namespace, e.Listen, e.DirectListen = v1.TrustSystem, "ns", "127.0.0.1:1", "127.0.0.1:2"
 			}),
 		},
+		"on the network of its node, an agent takes no port of an API server": {
+			vars: map[string]string{"DROVER_SERVER": "https://hub.example.com", "DROVER_HOST_NETWORK": "true"},
+			want: base(func(e *Environ) { e.HostNetwork, e.DirectListen = true, "127.0.0.1:0" }),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

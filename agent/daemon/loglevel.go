@@ -14,9 +14,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"syscall"
-
-	"go.uber.org/zap"
 )
 
 // levelBody is a request or response body in the format of zap's HTTP handler for levels.
@@ -25,9 +24,9 @@ type levelBody struct {
 	Error string `json:"error,omitempty"`
 }
 
-// listenSocket creates the socket for changing the log level. Only the agent's own user can open the socket. If a
-// crashed agent has left a socket at the same path, listenSocket replaces that socket. If a running agent is
-// listening on the path, listenSocket returns an error.
+// listenSocket creates the socket for probes and for changing the log level. Only the agent's own user can open the
+// socket. If a crashed agent has left a socket at the same path, listenSocket replaces that socket. If a running agent
+// is listening on the path, listenSocket returns an error.
 func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	if conn, err := (&net.Dialer{Timeout: exchangeTimeout}).DialContext(ctx, "unix", path); err == nil {
 		_ = conn.Close() // the connection only shows that an agent is listening
@@ -53,14 +52,14 @@ func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// serveLevel serves requests on a listener from listenSocket until ctx ends, and then removes the socket.
-func serveLevel(ctx context.Context, listener net.Listener, path string, level zap.AtomicLevel) error {
-	err := serve(ctx, listener, level)
+// serveSocket serves requests on a listener from listenSocket until ctx ends, and then removes the socket.
+func serveSocket(ctx context.Context, listener net.Listener, path string, h http.Handler) error {
+	err := serve(ctx, listener, h)
 	if removed := os.Remove(path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
 		return fmt.Errorf("remove socket: %w", removed)
 	}
 	if err != nil {
-		return fmt.Errorf("serve log level: %w", err)
+		return fmt.Errorf("serve the socket: %w", err)
 	}
 	return nil
 }
@@ -74,21 +73,11 @@ func SetLogLevel(ctx context.Context, path, level string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("set log level: %w", err)
 	}
-	client := &http.Client{Timeout: exchangeTimeout, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		},
-	}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://agent/", bytes.NewReader(payload))
 	if err != nil {
 		return "", fmt.Errorf("set log level: %w", err)
 	}
-	resp, err := client.Do(req)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		return "", fmt.Errorf(
-			"set log level: no agent listens at %s: run this where the agent runs, with the same DROVER_SOCKET", path)
-	}
+	resp, err := askAgent(req, path)
 	if err != nil {
 		return "", fmt.Errorf("set log level: %w", err)
 	}
@@ -101,4 +90,37 @@ func SetLogLevel(ctx context.Context, path, level string) (string, error) {
 		return "", fmt.Errorf("set log level: the agent responded with %s: %s", resp.Status, answer.Error)
 	}
 	return answer.Level, nil
+}
+
+// askAgent sends a request to the agent that is listening on a socket.
+func askAgent(req *http.Request, socket string) (*http.Response, error) {
+	client := &http.Client{Timeout: exchangeTimeout, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}
+	resp, err := client.Do(req)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("no agent listens at %s: run this where the agent runs, with the same DROVER_SOCKET", socket)
+	}
+	return resp, err
+}
+
+// Probe returns an error unless the agent that is listening on a socket reports success at a path, such as /readyz.
+func Probe(ctx context.Context, socket, path string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
+	if err != nil {
+		return fmt.Errorf("probe %s: %w", path, err)
+	}
+	resp, err := askAgent(req, socket)
+	if err != nil {
+		return fmt.Errorf("probe %s: %w", path, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("probe %s: %s", path, strings.TrimSpace(string(said)))
+	}
+	return nil
 }

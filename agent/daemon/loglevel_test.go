@@ -27,7 +27,7 @@ func levelAt(t *testing.T, path string) (zap.AtomicLevel, func() error) {
 	level := zap.NewAtomicLevel()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- serveLevel(ctx, listener, path, level) }()
+	go func() { ended <- serveSocket(ctx, listener, path, level) }()
 	stop := func() error { cancel(); return <-ended }
 	t.Cleanup(cancel)
 	return level, stop

@@ -33,7 +33,7 @@ func RunNode(ctx context.Context, o Options) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	running.Go(func() { a.serveLevel(ctx) })
+	running.Go(func() { a.serveSocket(ctx) })
 	running.Go(func() { memory.ReturnWhenCalm(ctx) })
 	uid, ok := a.awaitUID(ctx)
 	if !ok {
@@ -90,7 +90,7 @@ func RunDirect(ctx context.Context, o Options) error {
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
-	running.Go(func() { a.serveLevel(ctx) })
+	running.Go(func() { a.serveSocket(ctx) })
 	running.Go(func() { memory.ReturnWhenCalm(ctx) })
 	direct.New(direct.Options{
 		APIServer: true, Secrets: a.client.Secrets(o.Environ.Namespace), Listen: o.Environ.DirectListen, Now: time.Now,

@@ -18,7 +18,7 @@ const (
 )
 
 // probes serves /healthz with the result of alive, /readyz with the result of ready, and /metrics.
-func probes(alive, ready func() bool, metrics http.Handler) http.Handler {
+func probes(alive, ready func() bool, metrics http.Handler) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics)
 	mux.HandleFunc("GET /healthz", answer(alive, "the link to the hub makes no progress"))

@@ -57,6 +57,9 @@ type Setup struct {
 	// Profile is the profile that the agent was installed with. The rights of the agent's account depend on the
 	// profile, and only the manifest grants these rights.
 	Profile v1.AgentProfile
+	// HostNetwork is true if the agent was installed on the network of its nodes. The pod security level of its namespace
+	// depends on this, and only the manifest sets the level.
+	HostNetwork bool
 }
 
 // Check returns an error if a Deployment differs from the agent's own in a field that the hub must not change. The
@@ -107,7 +110,7 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 		delete(rest.Annotations, v1.AnnotationDirectAccess)
 	}
 	blank(rest)
-	return same(rest, own(setup.Namespace))
+	return same(rest, own(setup))
 }
 
 // checkEnv returns an error if the environment contains a variable that is not known to be harmless. Other variables
@@ -136,6 +139,10 @@ func checkEnv(env []corev1.EnvVar, setup Setup) error {
 		return fmt.Errorf("it has the profile %s, but the agent was installed with %s: apply the manifest to change the "+
 			"profile, because only the manifest grants an agent's rights", profile, setup.Profile)
 	}
+	if onHost := values[protocol.EnvHostNetwork] == "true"; onHost != setup.HostNetwork {
+		return fmt.Errorf("it has hostNetwork %t, but the agent was installed with %t: apply the manifest to change it",
+			onHost, setup.HostNetwork)
+	}
 	return nil
 }
 
@@ -150,7 +157,8 @@ func fromEnvironmentSecret(from *corev1.EnvVarSource) bool {
 // setByHub reports whether the hub itself sets a variable for each agent.
 func setByHub(name string) bool {
 	switch name {
-	case protocol.EnvServer, protocol.EnvCAChecksum, protocol.EnvTrust, protocol.EnvNamespace, protocol.EnvProfile:
+	case protocol.EnvServer, protocol.EnvCAChecksum, protocol.EnvTrust, protocol.EnvNamespace, protocol.EnvProfile,
+		protocol.EnvHostNetwork:
 		return true
 	}
 	return false
@@ -186,18 +194,22 @@ func copyHubFields(to, from *corev1.PodSpec) {
 }
 
 // own returns the agent's Deployment as defined in the manifest, without the fields that the hub controls.
-func own(namespace string) *appsv1.Deployment {
+func own(setup Setup) *appsv1.Deployment {
+	pod := ownPod()
+	if setup.HostNetwork {
+		pod = onHostNetwork(pod)
+	}
 	surge, unavailable := intstr.FromInt32(1), intstr.FromInt32(0)
 	return &appsv1.Deployment{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
-		ObjectMeta: metav1.ObjectMeta{Name: protocol.AgentName, Namespace: namespace, Labels: protocol.AgentLabels()},
+		ObjectMeta: metav1.ObjectMeta{Name: protocol.AgentName, Namespace: setup.Namespace, Labels: protocol.AgentLabels()},
 		Spec: appsv1.DeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": protocol.AgentName}},
 			Strategy: appsv1.DeploymentStrategy{
 				Type:          appsv1.RollingUpdateDeploymentStrategyType,
 				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &surge, MaxUnavailable: &unavailable},
 			},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: protocol.AgentLabels()}, Spec: ownPod()},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: protocol.AgentLabels()}, Spec: pod},
 		},
 	}
 }
@@ -230,6 +242,21 @@ func ownPod() corev1.PodSpec {
 			},
 		}},
 	}
+}
+
+// onHostNetwork returns the spec of the agent's pod on the network of its node. The pod opens no port: the kubelet's
+// probes run a command in the container.
+func onHostNetwork(pod corev1.PodSpec) corev1.PodSpec {
+	pod.HostNetwork, pod.DNSPolicy = true, corev1.DNSDefault
+	main := &pod.Containers[0]
+	main.Ports = nil
+	for _, probe := range []*corev1.Probe{main.LivenessProbe, main.ReadinessProbe} {
+		probe.TimeoutSeconds = protocol.ProbeTimeout
+		probe.ProbeHandler = corev1.ProbeHandler{
+			Exec: &corev1.ExecAction{Command: []string{"/drover-agent", "probe", probe.HTTPGet.Path}},
+		}
+	}
+	return pod
 }
 
 // same returns an error that names the first field in which two Deployments differ, or nil.

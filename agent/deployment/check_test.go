@@ -234,6 +234,26 @@ func TestTheAgentRefusesAnotherProfileThroughTheTunnel(t *testing.T) {
 	}
 }
 
+// TestTheAgentMovesToNoOtherNetworkThroughTheTunnel checks that only the manifest decides whether the agent's pods use
+// the network of their nodes, where they could reach what listens on loopback addresses.
+func TestTheAgentMovesToNoOtherNetworkThroughTheTunnel(t *testing.T) {
+	t.Parallel()
+	for _, installed := range []bool{false, true} {
+		setup := Setup{Namespace: protocol.AgentNamespace, Profile: v1.ProfileFull, HostNetwork: installed}
+		for _, sent := range []bool{false, true} {
+			err := Check(decoded(t, fromHub(t, "image", v1.Agent{HostNetwork: sent})), setup)
+			if (err == nil) != (sent == installed) || err != nil && !strings.Contains(err.Error(), "apply the manifest") {
+				t.Errorf("installed with hostNetwork %t, and sent %t: got %v", installed, sent, err)
+			}
+		}
+		d := decoded(t, fromHub(t, "image", v1.Agent{HostNetwork: installed}))
+		d.Spec.Template.Spec.HostNetwork = !installed
+		if err := Check(d, setup); err == nil {
+			t.Errorf("installed with hostNetwork %t: a pod whose variable says so on another network is accepted", installed)
+		}
+	}
+}
+
 // TestAgentRefusesVariablesThatDecideWhoItTrusts tries variables that determine which server the agent takes for the
 // hub or the API server, or whether its token leaks.
 func TestAgentRefusesVariablesThatDecideWhoItTrusts(t *testing.T) {

@@ -55,6 +55,13 @@ type Agent struct {
 	// +optional
 	NodeAgent bool `json:"nodeAgent,omitempty"`
 
+	// hostNetwork makes the agent's pods use the network and the resolver of their nodes, and lets them run on nodes that
+	// have no pod network yet. Set it if a Baseline installs the member's CNI plugin. The pods open no port on the node,
+	// and the API server's ClusterIP must be reachable from nodes. NetworkPolicies do not apply to such pods. Changes to
+	// hostNetwork take effect when the new manifest is applied in the member. hostNetwork defaults to false.
+	// +optional
+	HostNetwork bool `json:"hostNetwork,omitempty"`
+
 	// nodeSelector lists up to 16 labels that a node must have for the agent to run on it. By default the agent runs on
 	// any node and prefers control plane nodes.
 	// +optional

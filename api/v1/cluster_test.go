@@ -44,8 +44,18 @@ func TestClusterSpec(t *testing.T) {
 		},
 		"no node agents of an agent that reads": {`{"agent": {"nodeAgent": false, "profile": "ReadOnly"}}`, ""},
 		"node agents that are no boolean":       {`{"agent": {"nodeAgent": "yes"}}`, "must be of type boolean"},
-		"no replica":                            {`{"agent": {"replicas": 0}}`, "spec.agent.replicas"},
-		"six replicas":                          {`{"agent": {"replicas": 6}}`, "spec.agent.replicas"},
+		"an agent on the network of its nodes":  {`{"agent": {"hostNetwork": true}}`, ""},
+		"an agent on the network of its nodes that would serve users there": {
+			`{"agent": {"hostNetwork": true}, "authorizedEndpoint": {"server": "https://prod.example.com:6443"}}`,
+			"agent.hostNetwork requires authorizedEndpoint.mode APIServer",
+		},
+		"an agent on the network of its nodes beside an API server that serves users": {
+			`{"agent": {"hostNetwork": true},
+			  "authorizedEndpoint": {"mode": "APIServer", "server": "https://prod.example.com:6443"}}`,
+			"",
+		},
+		"no replica":   {`{"agent": {"replicas": 0}}`, "spec.agent.replicas"},
+		"six replicas": {`{"agent": {"replicas": 6}}`, "spec.agent.replicas"},
 		"a proxy with a password": {
 			`{"agent": {"env": [{"name": "HTTPS_PROXY", "secretKey": "proxy"}], "imagePullSecrets": [{"name": "registry"}]}}`,
 			"",

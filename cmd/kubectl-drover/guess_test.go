@@ -30,6 +30,9 @@ func changing() map[string]string {
 		"plan pause":            "plan pause k3s",
 		"plan resume":           "plan resume k3s",
 		"plan retry":            "plan retry k3s",
+		"baseline rollback":     "baseline rollback flux --yes",
+		"baseline pause":        "baseline pause flux",
+		"baseline resume":       "baseline resume flux",
 		"agents pause":          "agents pause prod",
 		"agents resume":         "agents resume prod",
 		"import":                "import prod",
@@ -50,7 +53,8 @@ func changing() map[string]string {
 // others returns the commands that do not change a hub, that only act on a session, or that act on another cluster.
 func others() []string {
 	return []string{
-		"why", "who-can", "logs agent", "project list", "plan preview", "plan watch", "agents", "status", "host list", "host logs",
+		"why", "who-can", "logs agent", "project list", "plan preview", "plan watch",
+		"baseline list", "baseline status", "baseline history", "agents", "status", "host list", "host logs",
 		"clusters", "whoami", "version",
 		"login", "logout", "get-token", "credential", "token create", "token list", "token revoke",
 		"uninstall", "rancher export",

@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/drover-dev/drover/cmd/kubectl-drover/agents"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/baselines"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/export"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/grants"
@@ -46,6 +47,8 @@ func commands(o *cli.Options) []*cobra.Command {
 		grants.NewGrant(o), grants.NewRevoke(o), projects.New(o),
 		// commands that show the progress of plans and simulate plans
 		plans.New(o),
+		// commands that show the state of Baselines, and roll them back
+		baselines.New(o),
 		// commands for clusters that join, and for their agents
 		agents.NewImport(o), agents.NewList(o), agents.NewStatus(o), agents.NewLogs(o),
 		agents.NewUninstall(o),

@@ -32,6 +32,8 @@ func meanings() map[string]meaning {
 		"why": known, "who-can": known, "grant": known, "revoke": known,
 		"project create": unknown, "project add-namespace": known, "project list": none,
 		"plan watch": known, "plan preview": files, "plan pause": known, "plan resume": known, "plan retry": known,
+		"baseline list": none, "baseline status": known, "baseline history": known, "baseline rollback": known,
+		"baseline pause": known, "baseline resume": known,
 		"import": unknown, "agents": none, "agents pause": known, "agents resume": known, "status": none,
 		"logs agent": none, "uninstall": none,
 		"host list": none, "host join": known, "host clean": known, "host release": known, "host logs": known,
@@ -175,6 +177,7 @@ func TestWrongFlagsSayWhatTheyTake(t *testing.T) {
 			`use "kubectl drover logs agent -c prod"`,
 		"logs agent":                        `for example "kubectl drover logs agent -c CLUSTER"`,
 		"grant a b":                         `error: set --cluster, --selector or --project`,
+		"baseline rollback x --to y --undo": `error: --to and --undo cannot be combined`,
 		"grant a b --cluster c --project d": `error: --cluster and --project cannot be combined`,
 		"version now": `error: kubectl drover version has no arguments but got "now": ` +
 			`see "kubectl drover version --help"`,

@@ -25,6 +25,9 @@ type observed struct {
 	phase    protocol.SetPhase
 }
 
+// settleAgain is the time after which a rollout that may not begin looks again. No event says that the hub has settled.
+const settleAgain = 5 * time.Second
+
 // earlier is the revision of a member that has a set whose revision its agent does not report yet.
 const earlier = "earlier"
 
@@ -101,7 +104,9 @@ func decideRollout(members []observed, s stage, now time.Time) (*progress, error
 	if err != nil {
 		return nil, err
 	}
-	p.wait = rollout.Wait{Reason: v1.ReasonApplying, Message: "The hub waits for the reports of agents"}
+	p.wait = rollout.Wait{
+		Reason: v1.ReasonApplying, Message: "The hub waits for the reports of agents", Until: now.Add(settleAgain),
+	}
 	for s.begins {
 		next := f.Next()
 		if next.Step == nil || next.Step.Verb != rollout.VerbBegin {

@@ -151,6 +151,15 @@ func TestARevisionIsCompleteWithoutMembersThatAreAway(t *testing.T) {
 	}
 }
 
+func TestARolloutThatMayNotBeginYetLooksAgain(t *testing.T) {
+	now := time.Now()
+	p := decided(t, fleetOf("old", "old", "old", protocol.SetApplied), stage{current: "new", pace: canaryFirst}, now)
+	wantGiven(t, p, giveCurrent)
+	if left := p.wait.Until.Sub(now); left <= 0 || left > time.Minute {
+		t.Errorf("it looks again after %s, want within a minute: no event says that agents have had time to connect", left)
+	}
+}
+
 // In random histories, no more members than allowed are in progress, and no wave begins before the previous one is
 // complete.
 func TestRandomRolloutsKeepTheirLimits(t *testing.T) {

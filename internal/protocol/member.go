@@ -75,6 +75,8 @@ const (
 	EnvTunnelDataDebug = "DROVER_TUNNEL_DATA_DEBUG"
 	// EnvProfile is Full (the default) or ReadOnly.
 	EnvProfile = "DROVER_PROFILE"
+	// EnvHostNetwork is true if the agent's pods use the network of their nodes. The agent then opens no port.
+	EnvHostNetwork = "DROVER_HOST_NETWORK"
 	// EnvNamespace is the agent's namespace. The default is AgentNamespace.
 	EnvNamespace = "DROVER_NAMESPACE"
 	// EnvListen is the address on which the agent serves /healthz, /readyz and /metrics. The default is ":8080".
@@ -82,9 +84,12 @@ const (
 	// EnvDirectListen is the address on which the agent serves users who do not connect through the hub. The default
 	// is ":6443".
 	EnvDirectListen = "DROVER_DIRECT_LISTEN"
-	// EnvSocket is the path of the Unix socket that "drover-agent loglevel" connects to.
+	// EnvSocket is the path of the Unix socket that "drover-agent loglevel" and "drover-agent probe" connect to.
 	EnvSocket = "DROVER_SOCKET"
 )
+
+// ProbeTimeout is how many seconds a probe of an agent on its node's network may take. The probe starts a process.
+const ProbeTimeout = 5
 
 // PathMove accepts a MoveRequest in a POST request to the agent. The agent responds with 202 immediately, and then
 // opens another tunnel through the hub's address. When the new tunnel is ready, the agent ends its report on the old

@@ -117,6 +117,9 @@ func environment(in ManifestInput,
 	if in.Agent.Profile == v1.ProfileReadOnly {
 		env = append(env, variable(protocol.EnvProfile, string(in.Agent.Profile)))
 	}
+	if in.Agent.HostNetwork {
+		env = append(env, variable(protocol.EnvHostNetwork, "true"))
+	}
 	for _, e := range in.Agent.Env {
 		// a Cluster that is older than the validation rule may contain other variables
 		if protocol.AgentVariable(e.Name) {
@@ -152,7 +155,7 @@ func podSpec(
 		WithSecurityContext(corev1ac.PodSecurityContext().WithRunAsNonRoot(true).
 			WithSeccompProfile(corev1ac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))).
 		WithTolerations(controlPlaneTolerations()...).
-		WithTolerations(lossTolerations(in.Agent.Tolerations)...).
+		WithTolerations(lossTolerations(in.Agent)...).
 		WithAffinity(preferences()).
 		WithTerminationGracePeriodSeconds(gracePeriod).
 		WithContainers(container(in, connection)).
@@ -160,6 +163,9 @@ func podSpec(
 			corev1.StorageMediumMemory).
 			WithSizeLimit(resource.MustParse("1Mi"))))
 	agent := in.Agent
+	if agent.HostNetwork { // the member may not have a DNS server either
+		pod.WithHostNetwork(true).WithDNSPolicy(corev1.DNSDefault)
+	}
 	for i := range agent.Tolerations {
 		more, err := applied[corev1ac.TolerationApplyConfiguration](agent.Tolerations[i])
 		if err != nil {
@@ -199,11 +205,18 @@ func applied[T any](part any) (*T, error) {
 func container(in ManifestInput,
 	connection []*corev1ac.EnvVarApplyConfiguration) *corev1ac.ContainerApplyConfiguration {
 	probe := func(path string) *corev1ac.ProbeApplyConfiguration {
+		if in.Agent.HostNetwork { // a port would be open on the node, and two replicas there would compete for it
+			return corev1ac.Probe().WithTimeoutSeconds(protocol.ProbeTimeout).
+				WithExec(corev1ac.ExecAction().WithCommand("/drover-agent", "probe", path))
+		}
 		return corev1ac.Probe().WithHTTPGet(corev1ac.HTTPGetAction().WithPath(path).WithPort(intstr.FromString("health")))
 	}
-	return corev1ac.Container().WithName("agent").WithImage(in.Image).
+	c := corev1ac.Container()
+	if !in.Agent.HostNetwork {
+		c.WithPorts(corev1ac.ContainerPort().WithName("health").WithContainerPort(8080))
+	}
+	return c.WithName("agent").WithImage(in.Image).
 		WithCommand("/drover-agent").WithEnv(environment(in, connection)...).
-		WithPorts(corev1ac.ContainerPort().WithName("health").WithContainerPort(8080)).
 		WithLivenessProbe(probe("/healthz").WithPeriodSeconds(20).WithFailureThreshold(3)).
 		WithReadinessProbe(probe("/readyz").WithPeriodSeconds(10)).
 		WithResources(resources(in.Agent.Resources)).
@@ -247,11 +260,21 @@ const nodeLossSeconds = 30
 
 // lossTolerations returns tolerations that let the agent be replaced soon after its node is lost. Both replicas may
 // be on that node, for example if the cluster started with one node. Taint keys that the user's own tolerations
-// already contain are skipped.
-func lossTolerations(own []corev1.Toleration) []*corev1ac.TolerationApplyConfiguration {
+// already contain are skipped. With hostNetwork, the agent stays on nodes that are not ready, because nodes only become
+// ready once they have a pod network.
+func lossTolerations(agent v1.Agent) []*corev1ac.TolerationApplyConfiguration {
 	var all []*corev1ac.TolerationApplyConfiguration
-	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
-		if slices.ContainsFunc(own, func(t corev1.Toleration) bool { return t.Key == key }) {
+	for _, key := range []string{
+		corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeNetworkUnavailable,
+	} {
+		early := key != corev1.TaintNodeUnreachable // the node has this taint before it has a pod network
+		switch {
+		case slices.ContainsFunc(agent.Tolerations, func(t corev1.Toleration) bool { return t.Key == key }):
+			continue
+		case agent.HostNetwork && early:
+			all = append(all, corev1ac.Toleration().WithKey(key).WithOperator(corev1.TolerationOpExists))
+			continue
+		case key == corev1.TaintNodeNetworkUnavailable:
 			continue
 		}
 		all = append(all, corev1ac.Toleration().WithKey(key).WithOperator(corev1.TolerationOpExists).

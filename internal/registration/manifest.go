@@ -128,7 +128,7 @@ func build(in ManifestInput) (*manifestParts, error) {
 	}
 	in.Token = tokensPlace
 	all, err := marshal(slices.Concat(
-		[]any{namespace(in.Agent.NodeAgent || in.direct()), serviceAccount(protocol.AgentName)},
+		[]any{namespace(in.Agent.NodeAgent || in.Agent.HostNetwork || in.direct()), serviceAccount(protocol.AgentName)},
 		clusterRights(in.Agent.Profile),
 		[]any{role(in.Agent.Profile), roleBinding(protocol.AgentName)}, directRights(in), []any{joinSecret(in), object})...)
 	if err != nil {

@@ -275,6 +275,7 @@ func TestAgentDeployment(t *testing.T) {
 			"the trust":    func(in *registration.ManifestInput) { in.Trust = v1.TrustSystem },
 			"replicas":     func(in *registration.ManifestInput) { in.Agent.Replicas = new(int32) },
 			"node agents":  func(in *registration.ManifestInput) { in.Agent.NodeAgent = true },
+			"host network": func(in *registration.ManifestInput) { in.Agent.HostNetwork = true },
 			"API servers":  func(in *registration.ManifestInput) { in.APIServer = true },
 			"a variable":   func(in *registration.ManifestInput) { in.Agent.Env = []v1.AgentEnv{{Name: "GOGC"}} },
 			"an affinity":  func(in *registration.ManifestInput) { in.Agent.Affinity = &corev1.Affinity{} },
@@ -306,6 +307,49 @@ func TestManifestAdmitsNodeAgentsToTheNodeNetwork(t *testing.T) {
 		if pod := d.Spec.Template.Spec; pod.HostNetwork {
 			t.Errorf("nodeAgent %t: the Deployment's pods are on the nodes' network, want only the pods of the DaemonSet there",
 				nodeAgent)
+		}
+	}
+}
+
+// TestManifestOfAnAgentOnTheHostNetwork checks that the agent's pods can run before a node has a pod network, and that
+// they need no port of the node.
+func TestManifestOfAnAgentOnTheHostNetwork(t *testing.T) {
+	in := manifestInput(t)
+	in.Agent.HostNetwork = true
+	all := objects(t, in)
+	pod := the[*appsv1.Deployment](t, all).Spec.Template.Spec
+	if level := the[*corev1.Namespace](t, all).Labels["pod-security.kubernetes.io/enforce"]; level != "privileged" {
+		t.Errorf("the namespace has the level %s, want a level that admits pods to the nodes' network", level)
+	}
+	if !pod.HostNetwork || pod.DNSPolicy != corev1.DNSDefault || len(pod.Containers[0].Ports) > 0 {
+		t.Errorf("host network %t, DNS policy %s, ports %v, want the node's network and resolver and no port",
+			pod.HostNetwork, pod.DNSPolicy, pod.Containers[0].Ports)
+	}
+	for path, probe := range map[string]*corev1.Probe{
+		"/healthz": pod.Containers[0].LivenessProbe, "/readyz": pod.Containers[0].ReadinessProbe,
+	} {
+		if probe.Exec == nil || !slices.Equal(probe.Exec.Command, []string{"/drover-agent", "probe", path}) ||
+			probe.TimeoutSeconds < 2 {
+			t.Errorf("the probe of %s is %+v, want a command with time to start", path, probe)
+		}
+	}
+	// the taints of a node without a pod network
+	for _, taint := range []corev1.Taint{
+		{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule},
+		{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoExecute},
+		{Key: corev1.TaintNodeNetworkUnavailable, Effect: corev1.TaintEffectNoSchedule},
+	} {
+		if !slices.ContainsFunc(pod.Tolerations, func(o corev1.Toleration) bool {
+			return o.Key == taint.Key && o.Operator == corev1.TolerationOpExists && o.TolerationSeconds == nil &&
+				(o.Effect == "" || o.Effect == taint.Effect)
+		}) {
+			t.Errorf("the agent does not tolerate %s:%s forever: %v", taint.Key, taint.Effect, pod.Tolerations)
+		}
+	}
+	in.Agent.HostNetwork = false
+	for _, o := range the[*appsv1.Deployment](t, objects(t, in)).Spec.Template.Spec.Tolerations {
+		if o.Key == corev1.TaintNodeNetworkUnavailable || o.Key == corev1.TaintNodeNotReady && o.TolerationSeconds == nil {
+			t.Errorf("an agent in the pod network has the toleration %v, want none for such nodes", o)
 		}
 	}
 }

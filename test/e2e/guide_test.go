@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -26,10 +27,11 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// guide follows docs/guide/team.md on a hub and a member in the state in which "make demo" leaves them.
+// guide follows a page of docs/guide on a hub and a member in the state in which "make demo" leaves them.
 type guide struct {
 	*system
 	home    string // the reader's working directory
+	stands  string // for programs that the guide uses and that are not here, as functions of the shell
 	prelude string // the guide's first commands, which set up a shell
 	printed string // by the last commands
 	failed  error  // how they ended
@@ -39,13 +41,64 @@ type guide struct {
 // their output with its text.
 func TestCommandsOfTheGuidePrintItsOutput(t *testing.T) {
 	t.Parallel()
+	if blocks := newGuide(t).followPage(t, "docs/guide/team.md"); blocks < 30 {
+		t.Errorf("only %d blocks were found", blocks)
+	}
+}
+
+// TestLong_CommandsOfTheGuideOfBaselinesSucceed follows the guide of Baselines. "flux" prints objects that a member
+// without nodes can have.
+func TestLong_CommandsOfTheGuideOfBaselinesSucceed(t *testing.T) {
+	t.Parallel()
+	g := newGuide(t)
+	g.stands = "flux() { cat <<EOF\n" + fluxObjects + "EOF\n}\n"
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, err := g.hub.Kubectl(context.Background(), nil, "get", "baselines", "-o", "yaml")
+			t.Logf("the Baselines: %s %v", out, err)
+		}
+	})
+	if blocks := g.followPage(t, "docs/guide/baseline.md"); blocks < 9 {
+		t.Errorf("only %d blocks were found", blocks)
+	}
+	if _, err := g.member.Kubectl(t.Context(), nil, "-n", "flux-system", "get", "configmap/flux"); err != nil {
+		t.Errorf("the objects of the deleted Baseline flux: %v, want them left in place", err)
+	}
+}
+
+const fluxObjects = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: gitrepositories.source.toolkit.fluxcd.io}
+spec:
+  group: source.toolkit.fluxcd.io
+  scope: Namespaced
+  names: {kind: GitRepository, plural: gitrepositories, singular: gitrepository, listKind: GitRepositoryList}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: flux-system}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: flux, namespace: flux-system}
+`
+
+// newGuide starts a hub and a member.
+func newGuide(t *testing.T) *guide {
+	t.Helper()
 	s := start(t)
 	cluster, _ := s.imported(t, "member", s.member, protocol.AgentNamespace)
 	s.await(t, cluster, 30*time.Second, framework.Ready)
 	g := &guide{system: s, home: t.TempDir()}
 	g.prepare(t)
+	return g
+}
 
-	text, err := os.ReadFile(testkit.Path(t, "docs/guide/team.md"))
+// followPage runs all blocks of a page, and returns their number.
+func (g *guide) followPage(t *testing.T, page string) int {
+	t.Helper()
+	text, err := os.ReadFile(testkit.Path(t, page))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,9 +110,7 @@ func TestCommandsOfTheGuidePrintItsOutput(t *testing.T) {
 		}
 		g.follow(t, block[1], block[2], next)
 	}
-	if len(blocks) < 30 {
-		t.Errorf("only %d blocks were found", len(blocks))
-	}
+	return len(blocks)
 }
 
 // follow runs one block. Its commands may fail if the guide shows their output.
@@ -115,7 +166,7 @@ func (g *guide) write(t *testing.T, block string) {
 
 func (g *guide) run(t *testing.T, script string) {
 	t.Helper()
-	command := exec.CommandContext(within(t, 2*time.Minute), "bash", "-euo", "pipefail", "-c", g.prelude+script)
+	command := exec.CommandContext(within(t, 2*time.Minute), "bash", "-euo", "pipefail", "-c", g.stands+g.prelude+script)
 	var out, complaints bytes.Buffer
 	command.Dir, command.Stdout, command.Stderr = g.home, &out, &complaints
 	command.Env = append(os.Environ(), "KUBERC=off", "KUBECACHEDIR="+filepath.Join(g.home, ".demo", "kube-cache"))

@@ -41,6 +41,7 @@ func fields() map[string]field {
 		"agent.imagePullSecrets":           {`[{"name":"mine"}]`, agentRight, agentRight},
 		"agent.env":                        {`[{"name":"HTTPS_PROXY","value":"http://mine:3128"}]`, agentRight, agentRight},
 		"agent.nodeAgent":                  {`true`, agentRight, agentRight},
+		"agent.hostNetwork":                {`true`, agentRight, agentRight},
 		"agent.replicas":                   {`2`, "", ""},
 		"agent.resources":                  {`{"limits":{"memory":"512Mi"}}`, "", ""},
 		"authorizedEndpoint.server":        {`"https://mine.example.com"`, agentRight, agentRight},
@@ -102,9 +103,10 @@ func testAgent(t *testing.T, h *fixture) {
 	if have, want := slices.Sorted(slices.Values(schemaFields(t))), slices.Sorted(maps.Keys(known)); !slices.Equal(have, want) {
 		t.Fatalf("the schema has the fields\n%v\nof which these were decided on:\n%v", have, want)
 	}
-	const notWithReadOnly = "agent.nodeAgent" // agent-full has the ReadOnly profile
+	// agent-full has the ReadOnly profile, and an authorizedEndpoint in the mode Agent.
+	notInFull := []string{"agent.nodeAgent", "agent.hostNetwork"}
 	for path, f := range known {
-		if path != notWithReadOnly {
+		if !slices.Contains(notInFull, path) {
 			wantTaken(t, holder.Patch(t.Context(), full, merge("%s", nested(path, f.value))))
 		}
 	}
@@ -121,7 +123,7 @@ func testAgent(t *testing.T, h *fixture) {
 			set := merge("%s", nested(path, f.value))
 			judge(t, editor.Patch(t.Context(), plain.DeepCopy(), set, client.DryRunAll), f.patch)
 			wantTaken(t, holder.Patch(t.Context(), plain.DeepCopy(), set, client.DryRunAll))
-			if f.patch == agentRight && path != notWithReadOnly {
+			if f.patch == agentRight && !slices.Contains(notInFull, path) {
 				judge(t, editor.Patch(t.Context(), full.DeepCopy(), merge("%s", nested(path, "null")), client.DryRunAll), f.patch)
 				wantTaken(t, holder.Patch(t.Context(), full.DeepCopy(), merge("%s", nested(path, "null")), client.DryRunAll))
 			}
@@ -136,7 +138,7 @@ func testAgent(t *testing.T, h *fixture) {
 // testAgentDefaults checks that an editor may write a value that is the default, or is already present, because this
 // changes nothing.
 func testAgentDefaults(t *testing.T, h *fixture, plain, full string) {
-	const defaults = `{"spec":{"agent":{"trust":"Pinned","profile":"Full","image":"","env":[],"tolerations":[],"nodeSelector":{},"priorityClassName":"","nodeAgent":false}}}`
+	const defaults = `{"spec":{"agent":{"trust":"Pinned","profile":"Full","image":"","env":[],"tolerations":[],"nodeSelector":{},"priorityClassName":"","nodeAgent":false,"hostNetwork":false}}}`
 	editor := h.as(t, "edith")
 	at := func(name string) client.Object { return cluster(t, h.workspace, name, "") }
 	wantTaken(t, editor.Patch(t.Context(), at(plain), merge(defaults), client.DryRunAll))

@@ -31,27 +31,12 @@ func newResume(o *cli.Options) *cobra.Command {
 
 // pausing completes a command that sets spec.paused in a plan.
 func pausing(o *cli.Options, paused bool, c *cobra.Command) *cobra.Command {
-	change := cli.BindChange(c)
-	c.Args = cli.Arguments(1, "NAME")
 	c.ValidArgsFunction = completePlans(o, cobra.ShellCompDirectiveNoFileComp)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		return o.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
-			plan, err := readPlan(ctx, h, args[0])
-			if err != nil {
-				return err
-			}
-			before, done := plan.DeepCopy(), "resumed"
-			if paused {
-				done = "paused"
-			}
-			if plan.Spec.Paused == paused {
-				done = "unchanged"
-			}
-			plan.Spec.Paused = paused
-			return change.Make(h, plan, done, func(w client.Client) error {
-				return w.Patch(ctx, plan, client.MergeFrom(before))
-			})
-		})
-	}
-	return c
+	return cli.Pausing(o, c, paused, func(ctx context.Context, h *cli.Hub, name string) (client.Object, *bool, error) {
+		plan, err := readPlan(ctx, h, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		return plan, &plan.Spec.Paused, nil
+	})
 }

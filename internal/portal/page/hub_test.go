@@ -82,7 +82,7 @@ func newFleet(t *testing.T, clusters int) *fleet {
 		}
 		f.conn = conn
 		for _, kind := range []string{"clusters", "projects", "clusterroletemplatebindings", "projectroletemplatebindings",
-			"plans", "hosts", "roletemplates"} {
+			"plans", "baselines", "hosts", "roletemplates"} {
 			f.sendLocked(map[string]any{"type": "RESET", "kind": kind})
 		}
 		for i := range clusters {

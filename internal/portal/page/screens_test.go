@@ -32,6 +32,10 @@ func screens() []screen {
 		{name: "cluster-connect", hash: "#/clusters/retail/eu-west-07/connect"},
 		{name: "plans", hash: "#/plans"},
 		{name: "plan", hash: "#/plans/retail/kernel-6-12"},
+		{name: "baselines", hash: "#/baselines"},
+		{name: "baseline", hash: "#/baselines/retail/essentials"},
+		{name: "roll-back", hash: "#/baselines/retail/essentials",
+			open: clicks(`document.querySelector("main .list .link")`)},
 		{name: "projects", hash: "#/projects"},
 		{name: "access", hash: "#/access"},
 		{name: "why", hash: "#/access/why"},
@@ -192,6 +196,11 @@ func realistic(f *fleet) {
 		}
 		f.send(message)
 	}
+	kept := baseline(1)
+	object := kept["object"].(map[string]any)
+	object["metadata"].(map[string]any)["namespace"] = "retail"
+	object["status"].(map[string]any)["failures"].([]any)[0].(map[string]any)["cluster"] = "eu-west-03"
+	f.send(kept)
 	for i := range 9 {
 		ready, reason := "True", "Active"
 		if i == 4 {
@@ -233,6 +242,7 @@ func fetched(f *fleet) {
 		event("eu-west-12", "payments", "Warning", "ApiServerUnhealthy",
 			"The API server reports these checks as failed: etcd, rbac/bootstrap-roles.", 3*time.Hour),
 		event("ap-south-03", "factory", "Warning", "AgentRolledBack", "The new agent did not become ready.", 4*time.Hour)}}))
+	manifests(f, strings.ReplaceAll(baselinePath, "/team/", "/retail/"))
 	f.respond("GET /k8s/local/api/v1/namespaces/retail/events", replies(200, map[string]any{"items": []any{
 		event("eu-west-07", "retail", "Normal", "AgentUpdated", "The agent runs v0.9.2 with 2 replicas.", 26*time.Minute),
 		event("eu-west-07", "retail", "Warning", "TunnelLost", lost, 28*time.Minute)}}))

@@ -14,8 +14,8 @@ const listed = 20; // members in the status of a Plan
 /** @param {any} plan */
 const refOf = ({ metadata: { namespace, name } }) => ({ ...drover, resource: "plans", namespace, name });
 
-/** Pauses or resumes a Plan. @param {any} plan @param {boolean} paused */
-export const setPaused = (plan, paused) => merge(refOf(plan), { metadata: { uid: plan.metadata.uid }, spec: { paused } });
+/** Pauses or resumes a Plan or Baseline. @param {any} object @param {boolean} paused */
+export const setPaused = (object, paused, resource = "plans") => merge({ ...refOf(object), resource }, { metadata: { uid: object.metadata.uid }, spec: { paused } });
 
 /** Returns whether a Plan has nodes whose last attempt failed. @param {any} plan */
 export const hasFailed = ({ status = {} }) => (status.failures?.length ?? 0) + (status.clusters?.failed ?? 0) + (status.nodes?.failed ?? 0) > 0;

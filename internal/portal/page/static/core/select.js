@@ -7,7 +7,7 @@
 import { expires } from "../lib/certificate.js";
 import { quantity } from "../lib/quantity.js";
 import { own } from "../lib/text.js";
-import { clusterState, condition, planState } from "./states.js";
+import { baselineState, clusterState, condition, planState } from "./states.js";
 import { derived, keyOf, objects } from "./store.js";
 
 /** @typedef {ReturnType<typeof rowOf>} ClusterRow */
@@ -79,12 +79,15 @@ export const fleet = derived(() => {
   return { total: all.length, states, nodes, cpu, memory, outdated };
 });
 
-/** All Plans with their state: at work and broken first. */
-export const planRows = derived(() => {
+/** Objects of a kind with their state: at work and broken first. @param {string} kind @param {typeof planState} stateOf */
+const rowsOf = (kind, stateOf) => derived(() => {
   const order = { broken: 0, waiting: 1, working: 2 };
-  return [...objects("plans").values()].map((plan) => ({ key: keyOf(plan), plan, state: planState(plan) }))
+  return [...objects(kind).values()].map((object) => ({ key: keyOf(object), kind, object, state: stateOf(object) }))
     .sort((a, b) => order[a.state.name] - order[b.state.name] || by(a, b));
 });
+
+export const planRows = rowsOf("plans", planState);
+export const baselineRows = rowsOf("baselines", baselineState);
 
 /** Returns whether the spec of a Plan, Project or binding names a Cluster, or selects it by labels. @param {any} spec @param {any} cluster */
 export function targets(spec, cluster) {

@@ -64,6 +64,12 @@ export function planState(plan) {
   return state;
 }
 
+/** Returns the state of a Baseline: failed clusters are broken, even if others are still at work. @param {any} baseline */
+export function baselineState(baseline) {
+  const state = readyState(baseline);
+  return state.name === "waiting" && baseline.status?.clusters?.failed > 0 ? { ...state, name: /** @type {StateName} */ ("broken") } : state;
+}
+
 /** Returns the state of a Host. @param {any} host */
 export function hostState(host) {
   const held = condition(host, "RestoreConfirmed");

@@ -2,11 +2,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The command palette: all commands, and a jump to any Cluster or Plan. Ctrl/⌘-K opens it.
+// The command palette: all commands, and a jump to any Cluster, Plan or Baseline. Ctrl/⌘-K opens it.
 
 import { html, signal, useEffect, useMemo, useRef, useState } from "../lib/html.js";
 import { go, href } from "../core/router.js";
-import { clusterRows, planRows } from "../core/select.js";
+import { baselineRows, clusterRows, planRows } from "../core/select.js";
 import { Icon, Mark } from "../ui/icons.js";
 import { commands } from "./commands.js";
 
@@ -25,9 +25,9 @@ function find(query) {
     if (fits(row.text)) clusters.push({ id: "c " + row.key, title: row.name, hint: `${row.workspace} · ${row.state.word}`, keys: "", icon: "", state: row.state.name, run: () => go(href(["clusters", row.workspace, row.name])) });
     if (clusters.length >= 20) break;
   }
-  const plans = planRows.value.filter(({ key }) => fits(key.toLowerCase())).slice(0, 8)
-    .map(({ plan, key, state }) => ({ id: "p " + key, title: plan.metadata.name, hint: `Plan in ${plan.metadata.namespace}`, keys: "", icon: "", state: state.name, run: () => go(href(["plans", plan.metadata.namespace, plan.metadata.name])) }));
-  return [...clusters, ...plans, ...found];
+  const rolled = [planRows, baselineRows].flatMap((rows) => rows.value.filter(({ key }) => fits(key.toLowerCase())).slice(0, 8))
+    .map(({ kind, object: { metadata: { namespace, name } }, key, state }) => ({ id: kind + " " + key, title: name, hint: `${kind === "plans" ? "Plan" : "Baseline"} in ${namespace}`, keys: "", icon: "", state: state.name, run: () => go(href([kind, namespace, name])) }));
+  return [...clusters, ...rolled, ...found];
 }
 
 function Open() {

@@ -14,7 +14,7 @@ import { download, kubeconfig } from "../core/kubeconfig.js";
 import { may } from "../core/rights.js";
 import { go, href } from "../core/router.js";
 import { bindingsOf, clusterRow, within } from "../core/select.js";
-import { condition, explained, planState, readyState } from "../core/states.js";
+import { baselineState, condition, explained, planState, readyState } from "../core/states.js";
 import { keyOf, loaded, object, objects } from "../core/store.js";
 import { useCommands } from "../shell/commands.js";
 import { DialogActions, confirm, openDialog } from "../ui/dialog.js";
@@ -79,7 +79,7 @@ function askDelete({ metadata: { namespace, name, uid }, spec }) {
 function Consequences({ namespace, name }) {
   const cluster = object("clusters", `${namespace}/${name}`);
   if (!cluster) return html`<${Note}>The cluster is already gone.</${Note}>`;
-  const [access, projects, plans] = [inForce(cluster).length, within("projects", cluster).length, within("plans", cluster).length];
+  const [access, projects, plans, baselines] = [inForce(cluster).length, ...["projects", "plans", "baselines"].map((kind) => within(kind, cluster).length)];
   const away = condition(cluster, "Connected")?.status !== "True";
   const stays = cluster.spec?.deletionPolicy === "Orphan";
   return html`${stays ? html`<p>Drover <b>forgets</b> the cluster. Its agent and all delivered objects stay in it, because the deletion policy is Orphan.</p>`
@@ -88,6 +88,7 @@ function Consequences({ namespace, name }) {
     <ul>${access > 0 && html`<li>${count(access, "binding")} ${access === 1 ? "leads" : "lead"} to this cluster. Their users lose their access through this hub at once.</li>`}
       ${projects > 0 && html`<li>${count(projects, "project")} ${projects === 1 ? "is" : "are"} no longer delivered to it.</li>`}
       ${plans > 0 && html`<li>${count(plans, "plan")} no longer ${plans === 1 ? "includes" : "include"} it.</li>`}
+      ${baselines > 0 && !stays && html`<li>${count(baselines, "baseline")} ${baselines === 1 ? "deletes its" : "delete their"} objects in it, except with the deletion policy Orphan.</li>`}
       <li>Bindings and projects that name it stay, without effect.</li><li>To manage it again, import it again.</li></ul>`;
 }
 
@@ -111,7 +112,7 @@ function Summary({ cluster, row }) {
       ${cluster.partial && html`<${Note}>You can use this cluster. Its conditions, labels and bindings are visible to users with the right to watch it on the hub.</${Note}>`}
       ${joins && html`<${Card} title="Connect this cluster"><${Joining} made=${cluster} /></${Card}>`}
       ${!cluster.partial && html`<${Conditions} object=${cluster} told=${joins ? row.state.reason : ""} />`}
-      <${PlansOf} cluster=${cluster} />${joins && html`<${EventsOf} cluster=${cluster} />`}</div>
+      <${PlansOf} cluster=${cluster} /><${BaselinesOf} cluster=${cluster} />${joins && html`<${EventsOf} cluster=${cluster} />`}</div>
     <div class="column">
       <${Card} title="Facts"><${Facts} pairs=${[
         ["Kubernetes", [status.version, status.distribution].filter(Boolean).join(" ")],
@@ -124,7 +125,7 @@ function Summary({ cluster, row }) {
       ]} /></${Card}>
       ${status.agent && html`<${AgentCard} cluster=${cluster} />`}
       ${!cluster.partial && html`<${Card} title="Labels" actions=${mayEdit && html`<button type="button" class="link" onClick=${() => editLabels([row.key])}>Edit labels</button>`}>
-        ${row.pairs.length > 0 ? html`<${Labels} pairs=${row.pairs} />` : html`<p class="soft">No labels. Bindings, projects and plans select clusters by their labels.</p>`}</${Card}>`}</div></div>`;
+        ${row.pairs.length > 0 ? html`<${Labels} pairs=${row.pairs} />` : html`<p class="soft">No labels. Bindings, projects, plans and baselines select clusters by their labels.</p>`}</${Card}>`}</div></div>`;
 }
 
 /** @param {{ cluster: any }} props */
@@ -167,6 +168,21 @@ function PlansOf({ cluster }) {
     const state = planState(plan);
     return [html`<a href=${href(["plans", namespace, plan.metadata.name])}>${plan.metadata.name}</a>`, html`<${State} ...${state} />`, plan.status?.clusters?.summary ?? "",
       here ? `${words(here.reason)}${here.nodes ? ", nodes " + here.nodes : ""}${here.message ? ": " + here.message : ""}`.slice(0, 500) : "Done, or nothing to do"];
+  })} /></${Card}>`;
+}
+
+/** @param {{ cluster: any }} props */
+function BaselinesOf({ cluster }) {
+  const { name, namespace } = cluster.metadata;
+  const baselines = within("baselines", cluster);
+  if (baselines.length === 0) return null;
+  const away = condition(cluster, "Connected")?.status !== "True";
+  return html`<${Card} title="Baselines"><${Rows} label="Baselines of this cluster" head=${["Baseline", "State", "Clusters", "Here"]} rows=${baselines.map((baseline) => {
+    const state = baselineState(baseline);
+    const { failures = [], clusters } = baseline.status ?? {};
+    const here = failures.find((/** @type {any} */ f) => f.cluster === name);
+    return [html`<a href=${href(["baselines", namespace, baseline.metadata.name])}>${baseline.metadata.name}</a>`, html`<${State} ...${state} />`, clusters?.summary ?? "",
+      here ? `${here.object}: ${here.message}`.slice(0, 500) : away ? "Not connected: keeps what it has" : clusters && clusters.applied === clusters.desired ? "Applied" : "Applied, at work, or waits for its turn"];
   })} /></${Card}>`;
 }
 

@@ -2,8 +2,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The dialog that changes labels of Clusters: of one, or of a selection. Labels decide which bindings, Projects and Plans
-// apply to a Cluster, so the dialog shows what a change would do.
+// The dialog that changes labels of Clusters: of one, or of a selection. Labels decide which bindings, Projects, Plans
+// and Baselines apply to a Cluster, so the dialog shows what a change would do.
 
 import { html, useState } from "../lib/html.js";
 import { count, own, short } from "../lib/text.js";
@@ -37,7 +37,7 @@ export const editLabels = (keys, done) => openDialog(keys.length === 1 ? `Labels
 /** @param {any} cluster @param {Change} change */
 const changed = (cluster, change) => Object.entries(change).some(([key, value]) => (own(cluster.metadata.labels, key) ?? null) !== value);
 
-const kinds = [["clusterroletemplatebindings", "binding"], ["projects", "project"], ["plans", "plan"]];
+const kinds = [["clusterroletemplatebindings", "binding"], ["projects", "project"], ["plans", "plan"], ["baselines", "baseline"]];
 
 /** What begins and what ends to apply, or undefined if there is too much to compare. @param {any[]} clusters @param {Change} change */
 function effects(clusters, change) {
@@ -125,7 +125,7 @@ function Fields({ known, typed, set, add }) {
 
 /** What a change begins and ends. @param {{ outcome: ReturnType<typeof effects> }} props */
 function Outcome({ outcome }) {
-  if (!outcome) return html`<${Note}>Labels decide which bindings, projects and plans apply. There are too many to say here what changes.</${Note}>`;
+  if (!outcome) return html`<${Note}>Labels decide which bindings, projects, plans and baselines apply. There are too many to say here what changes.</${Note}>`;
   if (outcome.length === 0) return null;
   return html`<${Note}><p><b>What this changes, as far as you can see</b></p><ul>${outcome.slice(0, 12).map(([name, { begins, ends }]) => html`
     <li key=${name}>${short(name, 120)} ${[begins && `will apply to ${count(begins, "cluster")}`, ends && `no longer applies to ${count(ends, "cluster")}`].filter(Boolean).join(", and ")}</li>`)}</ul>

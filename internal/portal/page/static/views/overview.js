@@ -8,7 +8,7 @@ import { html } from "../lib/html.js";
 import { count, digits, short } from "../lib/text.js";
 import { Time } from "../lib/time.js";
 import { href } from "../core/router.js";
-import { bindings, certificates, clusterRows, fleet, planRows, tally } from "../core/select.js";
+import { baselineRows, bindings, certificates, clusterRows, fleet, planRows, tally } from "../core/select.js";
 import { loaded } from "../core/store.js";
 import { Mark } from "../ui/icons.js";
 import { Bar, Card, Empty, Heading, Loading, Meter, State, Waves } from "../ui/parts.js";
@@ -53,12 +53,13 @@ function Attention({ outdated }) {
 }
 
 function Work() {
-  const active = planRows.value.filter(({ state }) => state.name !== "working");
+  const [active, kept] = [planRows, baselineRows].map((rows) => rows.value.filter(({ state }) => state.name !== "working"));
   const waiting = clusterRows.value.filter((row) => row.state.name === "waiting");
   const [plans, clusters] = [active.slice(0, 4), waiting.slice(0, 5)];
-  return html`<${Card} title="Happening now">${active.length + waiting.length === 0 ? html`<${Empty} icon="plans" title="Nothing is happening" />` : html`<ul class="list">
-    ${plans.map(({ plan, key, state }) => html`<li key=${key}><a class="item block" href=${href(["plans", plan.metadata.namespace, plan.metadata.name])}><span class="item-line"><strong>${plan.metadata.name}</strong> <span class="soft">${plan.metadata.namespace}</span><${State} ...${state} /></span></a><${Waves} waves=${plan.status?.waves ?? []} /></li>`)}
+  return html`<${Card} title="Happening now">${active.length + kept.length + waiting.length === 0 ? html`<${Empty} icon="plans" title="Nothing is happening" />` : html`<ul class="list">
+    ${[...plans, ...kept.slice(0, 2)].map(({ kind, object: { metadata, status }, key, state }) => html`<li key=${kind + key}><a class="item block" href=${href([kind, metadata.namespace, metadata.name])}><span class="item-line"><strong>${metadata.name}</strong> <span class="soft">${metadata.namespace}</span><${State} ...${state} /></span></a><${Waves} waves=${status?.waves ?? []} /></li>`)}
     ${active.length > plans.length && html`<li><a class="item more" href=${href(["plans"], { state: "active" })}>${count(active.length - plans.length, "more plan")}</a></li>`}
+    ${kept.length > 2 && html`<li><a class="item more" href=${href(["baselines"], { state: "active" })}>${count(kept.length - 2, "more baseline")}</a></li>`}
     ${clusters.map((row) => html`<li key=${row.key}><a class="item" href=${href(["clusters", row.workspace, row.name])}><${Mark} name="waiting" /><span class="item-main"><strong>${row.name}</strong> <span class="soft">${row.workspace}</span><br />${row.state.word}</span><span class="soft"><${Time} at=${row.state.since} /></span></a></li>`)}
     ${waiting.length > clusters.length && html`<li><a class="item more" href=${href(["clusters"], { state: "waiting" })}>${count(waiting.length - clusters.length, "more waiting cluster")}</a></li>`}</ul>`}</${Card}>`;
 }

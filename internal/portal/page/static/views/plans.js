@@ -2,7 +2,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Plans: the list, and one Plan with its waves as a timeline, the members and nodes at work, and failures.
+// Plans: the list, and one Plan with its waves as a timeline, the members and nodes at work, and failures. Baselines share
+// the list, the timeline and the question about a pause.
 
 import { classes, html } from "../lib/html.js";
 import { count, short, words } from "../lib/text.js";
@@ -21,22 +22,24 @@ import { Card, Empty, Facts, Heading, Loading, Log, Note, State, Waves } from ".
 import { toast } from "../ui/toast.js";
 import { Conditions } from "./cluster.js";
 
-const most = 200; // plans of the list
+const most = 200; // objects of the list
 
-export function Plans() {
-  const all = planRows.value;
+export const Plans = () => html`<${Rolled} all=${planRows.value} title="Plans" noun="plan" card=${PlanCard}>A plan upgrades or changes the nodes of many clusters, wave by wave.</${Rolled}>`;
+
+/** A list of objects that are rolled out. @param {{ all: any[], title: string, noun: string, card: any, children: any }} props */
+export function Rolled({ all, title, noun, card: RolledCard, children }) {
   const only = param("state");
   const is = (/** @type {string} */ name, /** @type {string} */ wanted) => !wanted || name === wanted || (wanted === "active" && name !== "working");
   const shown = all.filter(({ state }) => is(state.name, only));
   const chips = [["", "All"], ["active", "Not done"], ["broken", "Failed"], ["waiting", "At work"], ["working", "Done"]];
-  return html`<div class="view"><${Heading} title="Plans" beside=${loaded.value && html`<span class="soft">${count(all.length, "plan")}</span>`} />
+  return html`<div class="view"><${Heading} title=${title} beside=${loaded.value && html`<span class="soft">${count(all.length, noun)}</span>`} />
     ${all.length > 0 && html`<div class="chips" role="group" aria-label="State">${chips.map(([value, label]) => html`<button type="button" class=${"chip " + value} aria-pressed=${String(only === value)} onClick=${() => setQuery({ state: value })}>${label} <span class="number">${all.filter(({ state }) => is(state.name, value)).length}</span></button>`)}</div>`}
-    ${!loaded.value && all.length === 0 ? html`<${Loading} />` : all.length === 0 ? html`<${Empty} icon="plans" title="There are no plans that you can see">A plan upgrades or changes the nodes of many clusters, wave by wave.</${Empty}>`
-      : shown.length === 0 ? html`<${Empty} title="No plan matches"><button type="button" onClick=${() => setQuery({ state: "" })}>Show all plans</button></${Empty}>` : html`<div class="stack-list">${shown.slice(0, most).map(({ plan, key, state }) => html`<${PlanCard} key=${key} plan=${plan} state=${state} />`)}</div>${shown.length > most && html`<p class="soft">${`And ${count(shown.length - most, "more plan")}.`}</p>`}`}</div>`;
+    ${!loaded.value && all.length === 0 ? html`<${Loading} />` : all.length === 0 ? html`<${Empty} icon=${noun + "s"} title=${`There are no ${noun}s that you can see`}>${children}</${Empty}>`
+      : shown.length === 0 ? html`<${Empty} title=${`No ${noun} matches`}><button type="button" onClick=${() => setQuery({ state: "" })}>Show all ${noun}s</button></${Empty}>` : html`<div class="stack-list">${shown.slice(0, most).map(({ object: each, key, state }) => html`<${RolledCard} key=${key} object=${each} state=${state} />`)}</div>${shown.length > most && html`<p class="soft">${`And ${count(shown.length - most, `more ${noun}`)}.`}</p>`}`}</div>`;
 }
 
-/** @param {{ plan: any, state: any }} props */
-function PlanCard({ plan, state }) {
+/** @param {{ object: any, state: any }} props */
+function PlanCard({ object: plan, state }) {
   const { metadata, status = {} } = plan;
   const failures = status.failures?.length ?? 0;
   return html`<article class="card" aria-label=${`Plan ${metadata.namespace}/${metadata.name}`}>
@@ -46,15 +49,15 @@ function PlanCard({ plan, state }) {
     <p class="soft">${[status.latestVersion && `Version ${short(status.latestVersion, 60)}`, status.clusters && `${status.clusters.summary} clusters`, status.nodes && `${status.nodes.summary} nodes`].filter(Boolean).join(" · ")}${failures > 0 && html` · <span class="bad">${failures} failed</span>`}</p></article>`;
 }
 
-const shownState = (/** @type {any} */ plan, /** @type {any} */ state) => (plan.spec?.paused && state.name !== "working" ? { ...state, word: "Paused" } : state);
+export const shownState = (/** @type {any} */ plan, /** @type {any} */ state) => (plan.spec?.paused && state.name !== "working" ? { ...state, word: "Paused" } : state);
 
 /** @param {any} plan @param {boolean} paused */
-function askPause(plan, paused) {
+export function askPause(plan, paused, resource = "plans", starts = "The plan starts nothing new: no cluster, no node and no further attempt. Nodes at work finish.", goesOn = "The plan goes on, and tries failed nodes again.") {
   const { name } = plan.metadata;
   confirm({
     title: paused ? `Pause ${name}?` : `Resume ${name}?`, action: paused ? "Pause" : "Resume",
-    text: html`<p>${paused ? "The plan starts nothing new: no cluster, no node and no further attempt. Nodes at work finish." : "The plan goes on, and tries failed nodes again."}</p>`,
-    run: async () => { await setPaused(plan, paused); toast(`${name} ${paused ? "starts nothing new" : "goes on"}.`); },
+    text: html`<p>${paused ? starts : goesOn}</p>`,
+    run: async () => { await setPaused(plan, paused, resource); toast(`${name} ${paused ? "starts nothing new" : "goes on"}.`); },
   });
 }
 
@@ -100,15 +103,15 @@ export function PlanView({ params: { workspace, name } }) {
         ["Created", metadata.creationTimestamp && html`<${Time} at=${metadata.creationTimestamp} ago />`]]} /></${Card}><${Conditions} object=${plan} ready=${["The plan is carried out", "The plan is not carried out yet"]} /></div></div></div>`;
 }
 
-const Member = (/** @type {{ workspace: string, name: string }} */ { workspace, name }) => (name ? html`<a href=${href(["clusters", workspace, name])}>${name}</a>` : null);
+export const Member = (/** @type {{ workspace: string, name: string }} */ { workspace, name }) => (name ? html`<a href=${href(["clusters", workspace, name])}>${name}</a>` : null);
 
 const failedReasons = new Set(["NodeFailed", "MemberLost", "TooManyFailures", "DeliveryFailed", "IdentityMismatch"]);
 
 /** Waves from the first to the last, each with its members that are not done, and their nodes. @param {{ plan: any }} props */
-function Timeline({ plan }) {
+export function Timeline({ plan }) {
   const { status = {}, spec = {}, metadata } = plan;
   const waves = status.waves?.length > 0 ? status.waves : status.clusters ? [{ name: "", clusters: status.clusters }] : [];
-  if (waves.length === 0) return html`<p class="soft">Drover has not looked at this plan yet.</p>`;
+  if (waves.length === 0) return html`<p class="soft">Drover has not looked at it yet.</p>`;
   const first = waves.findIndex((/** @type {any} */ w) => w.clusters.complete < w.clusters.total);
   return html`<ol class="timeline">${waves.map((/** @type {any} */ wave, /** @type {number} */ i) => {
     const { clusters, soakUntil } = wave;
