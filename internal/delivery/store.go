@@ -206,11 +206,17 @@ func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 			g.withdraw(m, id, key)
 		}
 	}
-	shared := make(map[string]content, 1)
+	shared, entries := make(map[string]content, 1), map[content]*wanted{}
 	for name, s := range sets {
-		m := g.wantedIn(name)
-		o.members[m] = s.ID
-		g.want(m, key, o.content(s, shared))
+		m, c := g.wantedIn(name), o.content(s, shared)
+		o.members[m] = c.set.ID
+		if was := m.entry(c.set.ID); was.content == c && was.key == key {
+			continue
+		}
+		if entries[c] == nil {
+			entries[c] = &wanted{key: key, content: c, since: time.Now()}
+		}
+		g.want(m, entries[c])
 	}
 	room, completed := g.owners.replaced(key, o, shared)
 	if g.affected = append(g.affected, room...); completed {
