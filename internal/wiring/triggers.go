@@ -6,6 +6,7 @@ package wiring
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -43,6 +44,15 @@ func OnOtherChange(object client.Object, h handler.EventHandler, options ...buil
 // OnSource adds the reconcile requests from a source.
 func OnSource(from source.Source) Trigger {
 	return func(b *builder.Builder) { b.WatchesRawSource(from) }
+}
+
+// OnDemand returns a trigger for a source, and the function that starts the source. The source watches nothing before the
+// first call, which must come from a reconcile.
+func OnDemand(from source.Source) (trigger Trigger, start func() error) {
+	var ctx context.Context
+	var queue Queue
+	trigger = withQueue(func(c context.Context, q Queue) error { ctx, queue = c, q; return nil })
+	return trigger, sync.OnceValue(func() error { return from.Start(ctx, queue) })
 }
 
 // OnStart calls f when the controller starts, before its first reconcile.
