@@ -189,8 +189,8 @@ func (d *Store) Awaited() []Key {
 	})
 }
 
-// Replace declares the sets that an owner requires, at most one in each member. The owner's sets in all other members
-// are removed. Declaring an unchanged set again is cheap. Two owners must not declare sets with the same ID for the
+// Replace declares the sets that an owner requires, at most one in each member. All of them have the same ID. The
+// owner's sets in all other members are removed. Declaring an unchanged set again is cheap. Two owners must not declare sets with the same ID for the
 // same member. If they do, the set belongs to the owner that declared it last.
 func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 	g := d.lock()
@@ -200,16 +200,16 @@ func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 	}
 	sets = g.owners.bound(key, sets)
 	o := g.owners.get(key)
-	for m, id := range o.members {
-		if s := sets[m.name]; s == nil || s.ID != id {
+	for m := range o.members {
+		if s := sets[m.name]; s == nil || s.ID != o.id {
 			delete(o.members, m)
-			g.withdraw(m, id, key)
+			g.withdraw(m, o.id, key)
 		}
 	}
 	shared, entries := make(map[string]content, 1), map[content]*wanted{}
 	for name, s := range sets {
 		m, c := g.wantedIn(name), o.content(s, shared)
-		o.members[m] = c.set.ID
+		o.members[m], o.id = struct{}{}, c.set.ID
 		if was := m.entry(c.set.ID); was.content == c && was.key == key {
 			continue
 		}
