@@ -129,9 +129,9 @@ func TestANewMemberGetsTheRoleTemplateOfItsRevision(t *testing.T) {
 	w.ready(b, v1.ReasonTooManyFailures)
 	late := w.member("late", nil)
 	held := w.objects(late, "baseline/cni", first)
-	binding := held.Content.Objects[0].GetName()
-	if want := "drover:baseline:cni:drover:cluster:" + before; binding != want || held.Content.Baseline.Revision != complete {
-		t.Errorf("got the binding %s and revision %s, want %s and %s", binding, held.Content.Baseline.Revision, want, complete)
+	binding, revision := held.Content.Objects[0].GetName(), held.Content.Baseline.Revision
+	if want := "drover:baseline:cni:drover:cluster:" + before; binding != want || revision != complete {
+		t.Errorf("got the binding %s and revision %s, want %s and %s", binding, revision, want, complete)
 	}
 }
 

@@ -25,8 +25,8 @@ type Binding interface {
 	Delivery() *DeliveryStatus
 }
 
-// RoleTemplates returns the names of the role templates with whose rights members apply the objects. Until a revision is
-// complete, members can still have earlier revisions, which use the role templates of that time.
+// RoleTemplates returns the names of the role templates with whose rights members apply the objects. Until a revision
+// is complete, members can still have earlier revisions, which use the role templates of that time.
 func (b *Baseline) RoleTemplates() []string {
 	names := []string{b.Spec.RoleTemplateName}
 	for _, h := range b.Status.History {

@@ -37,9 +37,9 @@ type content struct {
 	set     *set.Set
 	// refers is true if an object refers to a value of the Cluster.
 	refers bool
-	// packed contains the objects as they are stored in the history. It is nil once record has been called.
+	// packed contains the objects as they are stored in the history. record sets it to nil.
 	packed []byte
-	// recorded contains the revisions in the history. It is nil until record has been called.
+	// recorded contains the revisions in the history. record sets it.
 	recorded []string
 }
 

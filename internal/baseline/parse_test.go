@@ -130,7 +130,7 @@ func TestManifestsThatEveryoneCanReadContainNoSecret(t *testing.T) {
 	const secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: a, namespace: b}\nstringData: {password: hunter2}\n"
 	for name, text := range map[string]string{
 		"a Secret":           secret,
-		"a Secret in a List": `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a"}}]}`,
+		"a Secret in a List": "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Secret, metadata: {name: a}}]\n",
 		"a SecretList":       "apiVersion: v1\nkind: SecretList\nmetadata: {name: a}\n",
 	} {
 		if _, err := baseline.Parse([]baseline.Source{{Name: "public", Text: []byte(text), Public: true}}); err == nil ||

@@ -190,8 +190,8 @@ func (d *Store) Awaited() []Key {
 }
 
 // Replace declares the sets that an owner requires, at most one in each member. All of them have the same ID. The
-// owner's sets in all other members are removed. Declaring an unchanged set again is cheap. Two owners must not declare sets with the same ID for the
-// same member. If they do, the set belongs to the owner that declared it last.
+// owner's sets in all other members are removed. Declaring an unchanged set again is cheap. Two owners must not declare
+// sets with the same ID for the same member. If they do, the set belongs to the owner that declared it last.
 func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 	g := d.lock()
 	defer d.unlock()

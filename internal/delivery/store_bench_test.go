@@ -70,8 +70,9 @@ func BenchmarkThousandMembers(b *testing.B) {
 	b.Run("baseline", func(b *testing.B) {
 		benchmarkMembers(b, func(i int) *set.Set {
 			name := fmt.Sprintf("x%d", i)
+			objects := slices.Repeat([]json.RawMessage{json.RawMessage(`{"a":"b"}`)}, 10)
 			s, err := set.New(set.ID(set.Baseline, name), nil, set.Content{Baseline: &set.BaselineContent{
-				Name: name, Revision: "0123456789abcdef", Objects: slices.Repeat([]json.RawMessage{json.RawMessage(`{"a":"b"}`)}, 10),
+				Name: name, Revision: "0123456789abcdef", Objects: objects,
 			}})
 			if err != nil {
 				b.Fatal(err)

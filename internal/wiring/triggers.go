@@ -46,13 +46,23 @@ func OnSource(from source.Source) Trigger {
 	return func(b *builder.Builder) { b.WatchesRawSource(from) }
 }
 
-// OnDemand returns a trigger for a source, and the function that starts the source. The source watches nothing before the
-// first call, which must come from a reconcile.
+// OnDemand returns a trigger for a source, and the function that starts the source. The source watches nothing before
+// the first call, which must come from a reconcile.
 func OnDemand(from source.Source) (trigger Trigger, start func() error) {
-	var ctx context.Context
-	var queue Queue
-	trigger = withQueue(func(c context.Context, q Queue) error { ctx, queue = c, q; return nil })
-	return trigger, sync.OnceValue(func() error { return from.Start(ctx, queue) })
+	d := &onDemand{}
+	return OnSource(d), sync.OnceValue(func() error { return from.Start(d.ctx, d.queue) })
+}
+
+// onDemand is a source that keeps the arguments for the start of another source.
+type onDemand struct {
+	ctx   context.Context
+	queue Queue
+}
+
+// Start implements source.Source.
+func (d *onDemand) Start(ctx context.Context, q Queue) error {
+	d.ctx, d.queue = ctx, q
+	return nil
 }
 
 // OnStart calls f when the controller starts, before its first reconcile.

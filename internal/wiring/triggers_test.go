@@ -49,21 +49,3 @@ func TestChangesAreLookedUpOutsideTheCallback(t *testing.T) {
 		changed.ShutDown()
 	})
 }
-
-func TestASourceOnDemandStartsOnceWithTheQueueOfItsController(t *testing.T) {
-	q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
-	defer q.ShutDown()
-	starts := 0
-	trigger, start := OnDemand(startFunc(func(_ context.Context, got Queue) error {
-		if starts++; got != Queue(q) {
-			t.Errorf("got the queue %v, want the one of the controller", got)
-		}
-		return nil
-	}))
-	b := builder.ControllerManagedBy(nil)
-	trigger(b)
-	if starts > 0 {
-		t.Error("it has started, want that it waits for the first use")
-	}
-	_ = start
-}

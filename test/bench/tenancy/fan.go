@@ -128,7 +128,8 @@ func (f *fan) measure(ctx context.Context) ([]row, error) {
 				[]byte(`{"spec":{"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get","list"]}]}}`)))
 		}},
 		{"the binding is deleted", "crtb/fan", f.members, func() error { return f.hub.Client.Delete(ctx, b) }},
-		{"one Baseline of 10 objects with a selector", "baseline/all", f.members, func() error { return f.hub.Client.Create(ctx, all) }},
+		{"one Baseline of 10 objects with a selector", "baseline/all", f.members,
+			func() error { return f.hub.Client.Create(ctx, all) }},
 		{"one of its objects changes", "baseline/all", f.members, func() error {
 			before := all.DeepCopy()
 			all.Spec.Manifests[0] = f.manifest("changed")
@@ -136,7 +137,8 @@ func (f *fan) measure(ctx context.Context) ([]row, error) {
 		}},
 		{fmt.Sprintf("another Baseline for %d of them", f.labelled()), "baseline/some", f.labelled(),
 			func() error { return f.hub.Client.Create(ctx, some) }},
-		{"the first Baseline is deleted", "baseline/all", f.members, func() error { return f.hub.Client.Delete(ctx, all) }},
+		{"the first Baseline is deleted", "baseline/all", f.members,
+			func() error { return f.hub.Client.Delete(ctx, all) }},
 	} {
 		r, err := f.timed(ctx, step.id, step.members, step.write)
 		if err != nil {
@@ -168,8 +170,9 @@ func (f *fan) label(ctx context.Context) error {
 
 // baseline returns a Baseline of 10 objects for the Clusters with the given labels.
 func (f *fan) baseline(name string, labels map[string]string) *v1.Baseline {
-	b := &v1.Baseline{ObjectMeta: metav1.ObjectMeta{Namespace: sim.ClusterName(0, 1).Namespace, Name: name}, Spec: v1.BaselineSpec{
-		ClusterTarget: v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{MatchLabels: labels}}, RoleTemplateName: "fan"}}
+	b := &v1.Baseline{Spec: v1.BaselineSpec{RoleTemplateName: "fan"}}
+	b.Namespace, b.Name = sim.ClusterName(0, 1).Namespace, name
+	b.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: labels}
 	for i := range 10 {
 		b.Spec.Manifests = append(b.Spec.Manifests, f.manifest(fmt.Sprint(i)))
 	}
