@@ -13,11 +13,13 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
@@ -267,6 +269,21 @@ func TestAChangedSourceReachesTheMembers(t *testing.T) {
 	first = manifest("ConfigMap", "a", "w")
 	edit(w, configMap, func(c *corev1.ConfigMap) { c.Data["text"] = first })
 	w.objects(agent, "baseline/cni", first, second)
+}
+
+// A hub without such Baselines needs no watch of ConfigMaps.
+func TestSourcesAreWatchedFromTheFirstUseOn(t *testing.T) {
+	var started []string
+	start := func(kind string) func() error {
+		return func() error { started = append(started, kind); return nil }
+	}
+	s := sources{Reader: testkit.Shared(t).Client, start: map[string]func() error{
+		index.ConfigMapSource: start(index.ConfigMapSource), index.SecretSource: start(index.SecretSource),
+	}}
+	err := s.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "x"}, index.SourceMetadata(index.SecretSource))
+	if !apierrors.IsNotFound(err) || !slices.Equal(started, []string{index.SecretSource}) {
+		t.Errorf("got %v and the watches %v, want NotFound and only a watch of Secrets", err, started)
+	}
 }
 
 func TestASourceWithoutTheLabelIsNotFound(t *testing.T) {

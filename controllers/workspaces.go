@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/baseline"
@@ -204,41 +203,6 @@ func (w *workspaces) plans() wiring.Controller {
 			wiring.LookUpOnCall(ownersOf(w.deliveries, set.Guards), 20*time.Millisecond, w.plansOfMember),
 		},
 	}
-}
-
-func (w *workspaces) baselines() wiring.Controller {
-	return wiring.Controller{
-		Name: set.Baseline, Workers: 4, Reconciler: &baseline.Reconciler{
-			Client: w.client, Live: w.live, Sources: w.baselineSources, Recorder: w.recorder("drover-baseline"),
-			Deliveries: w.deliveries, Values: w.values, Settled: w.settled(since(w.Started)), Now: time.Now,
-		},
-		Triggers: []wiring.Trigger{
-			wiring.OnChange(&v1.Baseline{}), w.onAffecting(&v1.Cluster{}, index.ClusterTo[*v1.Baseline]),
-			w.onAffecting(&v1.RoleTemplate{}, index.RoleTo[*v1.Baseline]),
-			w.onSource(index.ConfigMapSource), w.onSource(index.SecretSource),
-			onOutcome(w.deliveries, 50*time.Millisecond, set.Baseline),
-		},
-	}
-}
-
-// onSource returns a trigger that enqueues the Baselines that use a changed ConfigMap or Secret.
-func (w *workspaces) onSource(kind string) wiring.Trigger {
-	return wiring.OnSource(source.Kind(
-		w.baselineSources, client.Object(index.SourceMetadata(kind)), index.Enqueue(w.client, index.SourceToBaselines(kind)),
-		predicate.ResourceVersionChangedPredicate{}))
-}
-
-// labelledSources returns a cache of the metadata of the ConfigMaps and Secrets that Baselines may use.
-func labelledSources(mgr ctrl.Manager) (cache.Cache, error) {
-	labelled := cache.ByObject{
-		Label: labels.SelectorFromSet(labels.Set{v1.LabelBaselinesUse: "true"}), Transform: index.SourceOutline,
-	}
-	return cache.New(mgr.GetConfig(), cache.Options{
-		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(),
-		ByObject: map[client.Object]cache.ByObject{
-			index.SourceMetadata(index.ConfigMapSource): labelled, index.SourceMetadata(index.SecretSource): labelled,
-		},
-	})
 }
 
 // labelledSecrets returns a cache of the Secrets with a given label. The cache does not contain the Secrets' content. A

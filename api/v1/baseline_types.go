@@ -78,9 +78,9 @@ type BaselineSpec struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	RoleTemplateName string `json:"roleTemplateName"`
 
-	// manifests are complete Kubernetes objects of any kind. Namespaced objects must name their namespace. The
-	// namespaces drover-agent and drover-plans are rejected. At most 256 items are allowed. Together with the objects in
-	// from, a Baseline can have up to 1000 objects of 64 kinds and 4 MiB.
+	// manifests are complete Kubernetes objects of any kind. Namespaced objects must name their namespace. Namespaces
+	// whose names begin with "drover-" are rejected. At most 256 items are allowed. Together with the objects in from, a
+	// Baseline can have up to 1000 objects of 64 kinds and 4 MiB.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -98,8 +98,8 @@ type BaselineSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	From []BaselineSource `json:"from,omitempty"`
 
-	// revision is a revision from status.history. Members keep the objects of that revision instead of those in
-	// manifests and from. By default, members keep the objects in manifests and from.
+	// revision is a revision from status.history whose roleTemplateName is the same as in the spec. Members keep the
+	// objects of that revision instead of the objects in manifests and from, which are the default.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{16}$`
 	Revision string `json:"revision,omitempty"`
@@ -129,7 +129,7 @@ type BaselineSpec struct {
 type BaselinePace struct {
 	// rollout defines the order in which members receive a new revision, and how many of them are in progress at the
 	// same time. By default, all members receive it at once. A member that joins later receives the last revision that
-	// is complete, without waiting.
+	// is complete, without waiting. A member that is disconnected for five minutes while in progress counts as failed.
 	// +optional
 	// +structType=atomic
 	Rollout *Rollout `json:"rollout,omitempty"`
@@ -232,10 +232,16 @@ type BaselineStatus struct {
 // BaselineRevision is a revision whose objects the hub keeps.
 type BaselineRevision struct {
 	// revision identifies the objects and the role template.
+	// +required
 	Revision string `json:"revision"`
+	// roleTemplateName is the role template of the revision. spec.revision requires the same spec.roleTemplateName.
+	// +optional
+	RoleTemplateName string `json:"roleTemplateName,omitempty"`
 	// since is when the revision became current.
+	// +required
 	Since metav1.Time `json:"since"`
 	// objects is the number of objects.
+	// +required
 	Objects int32 `json:"objects"`
 }
 
@@ -271,7 +277,7 @@ const (
 	// ReasonSourceNotFound means that a ConfigMap or Secret in spec.from does not exist or does not have the label
 	// baselines.cluster.drover.dev/use. Members keep the previous revision.
 	ReasonSourceNotFound = "SourceNotFound"
-	// ReasonRevisionNotFound means that the hub does not keep the revision in spec.revision. Members keep the previous
-	// revision. The object becomes Stalled.
+	// ReasonRevisionNotFound means that the hub does not keep the revision in spec.revision, or that the revision has
+	// another role template. Members keep the previous revision. The object becomes Stalled.
 	ReasonRevisionNotFound = "RevisionNotFound"
 )

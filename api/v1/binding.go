@@ -4,6 +4,8 @@
 package v1
 
 import (
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -13,8 +15,8 @@ import (
 type Binding interface {
 	metav1.Object
 	runtime.Object
-	// RoleTemplate returns the name of the role template that the binding grants.
-	RoleTemplate() string
+	// RoleTemplates returns the name of the role template that the binding grants.
+	RoleTemplates() []string
 	// Principal returns the user or group that receives the grant.
 	Principal() Subject
 	// Expires returns the time when the grant expires, or nil if it never expires.
@@ -23,11 +25,25 @@ type Binding interface {
 	Delivery() *DeliveryStatus
 }
 
-// RoleTemplate returns the name of the role template with whose rights the objects are applied.
-func (b *Baseline) RoleTemplate() string { return b.Spec.RoleTemplateName }
+// RoleTemplates returns the names of the role templates with whose rights members apply the objects. Until a revision
+// is complete, members can still have earlier revisions, which use the role templates of that time.
+func (b *Baseline) RoleTemplates() []string {
+	names := []string{b.Spec.RoleTemplateName}
+	for _, h := range b.Status.History {
+		if h.RoleTemplateName != "" && !slices.Contains(names, h.RoleTemplateName) {
+			names = append(names, h.RoleTemplateName)
+		}
+		if h.Revision == b.Status.CompleteRevision {
+			break
+		}
+	}
+	return names
+}
 
-// RoleTemplate implements Binding.
-func (b *ClusterRoleTemplateBinding) RoleTemplate() string { return b.Spec.RoleTemplateName }
+// RoleTemplates implements Binding.
+func (b *ClusterRoleTemplateBinding) RoleTemplates() []string {
+	return []string{b.Spec.RoleTemplateName}
+}
 
 // Principal implements Binding.
 func (b *ClusterRoleTemplateBinding) Principal() Subject { return b.Spec.Subject }
@@ -38,8 +54,10 @@ func (b *ClusterRoleTemplateBinding) Expires() *metav1.Time { return b.Spec.Expi
 // Delivery implements Binding.
 func (b *ClusterRoleTemplateBinding) Delivery() *DeliveryStatus { return &b.Status }
 
-// RoleTemplate implements Binding.
-func (b *ProjectRoleTemplateBinding) RoleTemplate() string { return b.Spec.RoleTemplateName }
+// RoleTemplates implements Binding.
+func (b *ProjectRoleTemplateBinding) RoleTemplates() []string {
+	return []string{b.Spec.RoleTemplateName}
+}
 
 // Principal implements Binding.
 func (b *ProjectRoleTemplateBinding) Principal() Subject { return b.Spec.Subject }

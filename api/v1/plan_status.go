@@ -104,6 +104,10 @@ type WaveStatus struct {
 	Name string `json:"name"`
 	// clusters counts the members in the wave.
 	Clusters PlanCount `json:"clusters"`
+	// completionTime is the time when the last member of the wave completed. The field is absent until the wave is
+	// complete, and for waves without soak time.
+	// +optional
+	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
 	// soakUntil is the time when the wave's soak time ends. The field is absent until the wave is complete.
 	// +optional
 	SoakUntil *metav1.Time `json:"soakUntil,omitempty"`

@@ -2377,6 +2377,10 @@ func (in *Wave) DeepCopy() *Wave {
 func (in *WaveStatus) DeepCopyInto(out *WaveStatus) {
 	*out = *in
 	out.Clusters = in.Clusters
+	if in.CompletionTime != nil {
+		in, out := &in.CompletionTime, &out.CompletionTime
+		*out = (*in).DeepCopy()
+	}
 	if in.SoakUntil != nil {
 		in, out := &in.SoakUntil, &out.SoakUntil
 		*out = (*in).DeepCopy()

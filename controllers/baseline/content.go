@@ -28,7 +28,6 @@ import (
 	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/internal/tenancy"
-	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // content is what a Baseline delivers to members.
@@ -38,28 +37,33 @@ type content struct {
 	set     *set.Set
 	// refers is true if an object refers to a value of the Cluster.
 	refers bool
-	// packed contains the objects as they are stored in the history. It is nil if the history has them.
+	// packed contains the objects as they are stored in the history. record sets it to nil.
 	packed []byte
+	// recorded contains the revisions in the history. record sets it.
+	recorded []string
+}
+
+// revision describes the content for the history.
+func (c *content) revision(role string, since time.Time) v1.BaselineRevision {
+	return v1.BaselineRevision{
+		Revision: c.set.Baseline.Revision, RoleTemplateName: role, Objects: c.set.Baseline.Objects,
+		Since: metav1.NewTime(since.Truncate(time.Second)),
+	}
+}
+
+// unrecorded reports whether there was no room for the revision in the history.
+func (c *content) unrecorded() bool {
+	return c.recorded != nil && !slices.Contains(c.recorded, c.set.Baseline.Revision)
 }
 
 // resolve returns the content of a Baseline, or the reason why it has none.
 func (r *Reconciler) resolve(ctx context.Context, b *v1.Baseline) (*content, *index.Problem, error) {
-	templates, err := r.templates(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	binding, err := access.BaselineBinding(templates, b)
-	var refused *access.Error
-	if errors.As(err, &refused) {
-		return nil, &index.Problem{
-			Reason: refused.Reason, Message: refused.Message, Stalled: refused.Reason != v1.ReasonRoleTemplateNotFound,
-		}, nil
-	} else if err != nil {
-		return nil, nil, err
+	binding, problem, err := r.binding(ctx, b)
+	if problem != nil || err != nil {
+		return nil, problem, err
 	}
 	var found []types.UID
 	if b.Spec.Revision == "" {
-		var problem *index.Problem
 		if found, problem, err = r.findSources(ctx, b); problem != nil || err != nil {
 			return nil, problem, err
 		}
@@ -79,6 +83,22 @@ func (r *Reconciler) resolve(ctx context.Context, b *v1.Baseline) (*content, *in
 	}
 	r.known.remember(name, made)
 	return made, nil, nil
+}
+
+// binding returns the binding of the Baseline's user, or the reason why there is none.
+func (r *Reconciler) binding(ctx context.Context, b *v1.Baseline) (*rbacv1.ClusterRoleBinding, *index.Problem, error) {
+	var list v1.RoleTemplateList
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list role templates: %w", err)
+	}
+	binding, err := access.BaselineBinding(access.Index(list.Items), b)
+	var refused *access.Error
+	if errors.As(err, &refused) {
+		return nil, &index.Problem{
+			Reason: refused.Reason, Message: refused.Message, Stalled: refused.Reason != v1.ReasonRoleTemplateNotFound,
+		}, nil
+	}
+	return binding, nil, err
 }
 
 func versionOf(b *v1.Baseline, binding *rbacv1.ClusterRoleBinding, revision string, sources []types.UID) string {
@@ -166,14 +186,12 @@ func (r *Reconciler) read(
 	var sources []baseline.Source
 	if len(live.Spec.Manifests) > 0 {
 		var documents [][]byte
-		for i, manifest := range live.Spec.Manifests {
-			if secret(manifest.Raw) {
-				return nil, invalid(fmt.Errorf("spec.manifests, item %d: everyone who can read the Baseline could read it: put it "+
-					"into a Secret and name that in from", i+1)), nil
-			}
+		for _, manifest := range live.Spec.Manifests {
 			documents = append(documents, manifest.Raw)
 		}
-		sources = append(sources, baseline.Source{Name: "spec.manifests", Text: bytes.Join(documents, []byte("\n---\n"))})
+		sources = append(sources, baseline.Source{
+			Name: "spec.manifests", Text: bytes.Join(documents, []byte("\n---\n")), Public: true,
+		})
 	}
 	for i, from := range b.Spec.From {
 		more, problem, err := r.readSource(ctx, b, from, versions[i])
@@ -187,14 +205,6 @@ func (r *Reconciler) read(
 		return nil, invalid(err), nil
 	}
 	return objects, nil, nil
-}
-
-// secret reports whether a manifest in a spec is or may contain a Secret. The admission policy
-// drover-baseline-manifests rejects these, but a hub may lack the policy.
-func secret(manifest []byte) bool {
-	var o metav1.TypeMeta
-	err := untrusted.JSON(manifest, &o, untrusted.Large())
-	return err == nil && slices.Contains([]string{"Secret", "SecretList", "List"}, o.Kind)
 }
 
 // readSource reads a ConfigMap or Secret from the API server. It returns one source for each key.

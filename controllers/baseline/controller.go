@@ -13,14 +13,12 @@ import (
 	"fmt"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/access"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/set"
@@ -70,7 +68,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.Values.Use(ctx, req.NamespacedName, nil)
 	}
 	b = r.written.Newest(b)
-	d, err := r.decide(ctx, b)
+	members, problem, err := index.MembersToKeep(ctx, r.Client, b.Namespace, b.Spec.ClusterTarget)
+	if err != nil { // without the members, Replace would remove the objects everywhere
+		return ctrl.Result{}, err
+	}
+	d := decision{id: set.ID(set.Baseline, b.Name), members: members, problem: problem}
+	err = r.decide(ctx, b, &d)
 	err = errors.Join(err, r.Values.Use(ctx, req.NamespacedName, d.uses()))
 	r.Deliveries.Replace(key, d.sets()) // after an error, members keep the objects that they have
 	if errors.Is(err, errOutdated) {
@@ -78,10 +81,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := r.record(ctx, b, d.content); err != nil {
+	unrecorded := r.record(ctx, b, d.content) // the status tells users about the members, even if there is no history
+	result, err := r.writeStatus(ctx, b, d)
+	if err = errors.Join(unrecorded, err); err != nil {
 		return ctrl.Result{}, err
 	}
-	return r.writeStatus(ctx, b, d)
+	return result, nil
 }
 
 // decision is the result of reconciling a Baseline.
@@ -137,44 +142,28 @@ func (d decision) uses() map[string]bool {
 // decide reads everything that a Baseline depends on. A mistake in the objects, the role template or the selector
 // becomes the decision's problem. Members then keep the objects that they have, because they may not work without
 // them. The same applies if decide returns an error.
-func (r *Reconciler) decide(ctx context.Context, b *v1.Baseline) (decision, error) {
-	d := decision{id: set.ID(set.Baseline, b.Name)}
-	var err error
-	if d.members, d.problem, err = index.Members(ctx, r.Client, b.Namespace, b.Spec.ClusterTarget); err != nil {
-		return d, err
-	}
+func (r *Reconciler) decide(ctx context.Context, b *v1.Baseline, d *decision) error {
 	if d.problem != nil && d.problem.Reason == v1.ReasonInvalidSelector {
-		all := v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{}}
-		d.members, _, err = index.Members(ctx, r.Client, b.Namespace, all)
-		return d, err
+		return nil
 	}
 	content, problem, err := r.resolve(ctx, b)
 	if err != nil {
-		return d, err
+		return err
 	}
 	if problem != nil {
 		d.problem = problem
 	}
 	if d.content = content; content == nil || b.Spec.Rollout == nil {
-		return d, nil
+		return nil
 	}
-	if err = r.rollOut(ctx, b, &d); err != nil {
+	if err = r.rollOut(ctx, b, d); err != nil {
 		d.content = nil
 	}
-	return d, err
-}
-
-// templates returns all role templates.
-func (r *Reconciler) templates(ctx context.Context) (access.Templates, error) {
-	var list v1.RoleTemplateList
-	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list role templates: %w", err)
-	}
-	return access.Index(list.Items), nil
+	return err
 }
 
 func (r *Reconciler) writeStatus(ctx context.Context, b *v1.Baseline, d decision) (ctrl.Result, error) {
-	outcomes := d.rollout.waiting(r.Deliveries.Outcomes(d.id, d.members))
+	outcomes := d.rollout.replace(r.Deliveries.Outcomes(d.id, d.members))
 	summary := delivery.Summarize(outcomes)
 	if d.problem != nil {
 		summary.Refuse(len(d.members), d.problem.Reason, d.problem.Message, d.problem.Stalled)
@@ -185,13 +174,18 @@ func (r *Reconciler) writeStatus(ctx context.Context, b *v1.Baseline, d decision
 	s := &b.Status
 	change := summary.Change(b.Generation, delivery.Status{
 		Observed: &s.ObservedGeneration, Conditions: &s.Conditions, Clusters: &s.Clusters,
-	}, r.Now(), func(*status.Update) {
+	}, r.Now(), func(update *status.Update) {
 		s.Failures = summary.Failures
 		if d.content == nil {
 			return
 		}
+		if now := d.content.set.Baseline.Revision; s.Revision != now && d.content.unrecorded() {
+			update.Event(status.Event{Warning: true, Reason: v1.ReasonRevisionNotFound, Action: "Record", Message: fmt.Sprintf(
+				"The hub does not keep revision %s, because other Secrets have the names %s to %s: rename these",
+				now, slotName(b.Name, 0), slotName(b.Name, v1.MaxBaselineRevisions-1))})
+		}
 		s.Revision, s.Objects = d.content.set.Baseline.Revision, d.content.set.Baseline.Objects
-		s.History = history(s.History, *d.content.set.Baseline, r.Now())
+		s.History = history(s.History, d.content.revision(b.Spec.RoleTemplateName, r.Now()), d.content.recorded)
 		if d.rollout == nil && summary.Reason == v1.ReasonApplied || d.rollout != nil && d.rollout.complete {
 			s.CompleteRevision = s.Revision
 		}

@@ -4,7 +4,10 @@
 package baseline
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -20,6 +23,11 @@ type observed struct {
 	labels map[string]string
 	// known is true if the agent has reported its sets, and available is true if it accepts a Baseline now.
 	known, available bool
+	// away is the time since which the member has not been available. It is zero if the member is available.
+	away time.Time
+	// refuses is true if nothing is delivered to the member, for example because its agent is too old. rejects is true if
+	// the current revision could not be delivered to it.
+	refuses, rejects bool
 	// revision is the revision that the agent reports. It is empty if the member has none. phase is its progress.
 	revision string
 	phase    protocol.SetPhase
@@ -31,8 +39,20 @@ const settleAgain = 5 * time.Second
 // earlier is the revision of a member that has a set whose revision its agent does not report yet.
 const earlier = "earlier"
 
-func observe(o delivery.Outcome, labels map[string]string, current *set.Set) observed {
-	m := observed{name: o.Cluster, labels: labels, known: o.Known, available: o.Available}
+func observe(o delivery.Outcome, cluster *v1.Cluster, current *set.Set, now time.Time) observed {
+	m := observed{
+		name: o.Cluster, labels: cluster.Labels, known: o.Known, available: o.Available, refuses: o.Stage == delivery.Refused,
+	}
+	if _, holds := m.labels[v1.LabelPlansHold]; holds { // only for Plans
+		m.labels = maps.Clone(m.labels)
+		delete(m.labels, v1.LabelPlansHold)
+	}
+	if !m.available {
+		m.away = rollout.AwaySince(cluster.Status.Conditions, now)
+		if o.Since.After(m.away) { // the condition can be older than the member's turn
+			m.away = o.Since
+		}
+	}
 	switch said := o.Reported; {
 	case said == nil:
 	case said.Digest == current.Digest:
@@ -42,7 +62,14 @@ func observe(o delivery.Outcome, labels map[string]string, current *set.Set) obs
 	default:
 		m.revision = earlier
 	}
+	m.rejects = o.Stage == delivery.Failed && m.revision != current.Baseline.Revision
 	return m
+}
+
+// lost reports whether a member has been unavailable for so long that it counts as failed if it was in progress. The
+// revision may have cut it off, as a broken CNI plugin does, so it must not reach the next member without a limit.
+func (m *observed) lost(now time.Time) bool {
+	return !m.available && !m.away.IsZero() && !now.Before(m.away.Add(rollout.LostTime))
 }
 
 // stage is everything else that the next step of a rollout depends on.
@@ -81,8 +108,10 @@ type progress struct {
 	wait  rollout.Wait
 	// complete is true if the revision is applied and healthy in all members that can be reached.
 	complete bool
-	failed   int
-	allowed  int
+	// working, failed and waiting are numbers of members. allowed is the number of members that may fail, and lost is the
+	// first member that counts as failed because it was disconnected while it was in progress.
+	working, failed, waiting, allowed int
+	lost                              string
 }
 
 // decideRollout decides what each member gets. The members must be sorted by name. A member that has no revision gets
@@ -91,13 +120,12 @@ func decideRollout(members []observed, s stage, now time.Time) (*progress, error
 	p := &progress{give: map[string]give{}, turns: map[string]bool{}, allowed: s.pace.MaxFailed}
 	var fleet []observed
 	for _, m := range members {
-		if m.known && m.revision == "" && !s.turns[m.name] && s.complete != "" {
+		if s.lacks(m) {
 			if p.give[m.name] = giveComplete; s.complete == s.current {
 				p.give[m.name] = giveCurrent
 			}
 			continue
 		}
-		s.begins = s.begins && (m.known || !m.available)
 		fleet = append(fleet, m)
 	}
 	f, clusters, err := s.fleet(fleet, now)
@@ -115,25 +143,40 @@ func decideRollout(members []observed, s stage, now time.Time) (*progress, error
 		}
 		f.Begin(next.Step)
 	}
-	p.complete = true
-	done := false
+	complete := 0
 	for i, c := range clusters {
+		m := &fleet[i]
 		if c.Claim == nil || c.Claim.Revision != s.current {
-			p.complete = p.complete && c.Away != ""
+			if c.Away == "" {
+				p.waiting++
+			}
 			continue
 		}
 		p.give[c.Name] = giveCurrent
-		if fleet[i].revision != s.current {
+		if m.revision != s.current {
 			p.turns[c.Name] = true
 		}
-		if c.Claim.Failed != nil {
-			p.failed++
+		switch {
+		case c.Claim.Complete != nil:
+			complete++
+		case c.Claim.Failed == nil:
+			if p.working++; !m.away.IsZero() {
+				p.wait.Until = rollout.Sooner(p.wait.Until, m.away.Add(rollout.LostTime))
+			}
+		default:
+			if p.failed++; m.lost(now) {
+				p.lost = cmp.Or(p.lost, m.name)
+			}
 		}
-		p.complete, done = p.complete && c.Claim.Complete != nil, done || c.Claim.Complete != nil
 	}
-	p.complete = p.complete && done
+	p.complete = complete > 0 && p.working+p.failed+p.waiting == 0
 	p.waves = f.Waves()
 	return p, nil
+}
+
+// lacks reports whether a member has no revision and gets the last complete one.
+func (s stage) lacks(m observed) bool {
+	return m.known && m.revision == "" && !s.turns[m.name] && s.complete != ""
 }
 
 // fleet returns the members in the form that package rollout uses. The time when a wave was complete follows from the
@@ -151,13 +194,10 @@ func (s stage) fleet(members []observed, now time.Time) (*rollout.Fleet, []rollo
 	if err != nil {
 		return nil, nil, err
 	}
-	soaks, ends := map[string]time.Duration{}, map[string]time.Time{}
-	for _, w := range s.pace.Waves {
-		soaks[w.Name] = w.Soak
-	}
+	ends := map[string]time.Time{}
 	for _, w := range s.waves {
-		if w.SoakUntil != nil {
-			ends[w.Name] = w.SoakUntil.Add(-soaks[w.Name])
+		if w.CompletionTime != nil {
+			ends[w.Name] = w.CompletionTime.Time
 		}
 	}
 	for i := range clusters {
@@ -172,27 +212,33 @@ func (s stage) fleet(members []observed, now time.Time) (*rollout.Fleet, []rollo
 // claim returns the progress of a member. A member with an earlier revision takes no slot, because applying objects can
 // be interrupted at any time.
 func (s stage) claim(m observed, now time.Time) *rollout.ClusterClaim {
+	reported := m.revision == s.current
 	switch {
-	case m.revision == s.current:
+	case m.refuses:
+		return nil
+	case reported || s.turns[m.name]:
 		claim := &rollout.ClusterClaim{Revision: s.current, Since: now}
-		switch m.phase {
-		case protocol.SetApplied, protocol.SetDrifted:
+		switch {
+		case reported && (m.phase == protocol.SetApplied || m.phase == protocol.SetDrifted):
 			claim.Complete = &now
-		case protocol.SetUnhealthy, protocol.SetForbidden, protocol.SetConflict, protocol.SetFighting,
-			protocol.SetRoleMissing, protocol.SetFailed:
+		case reported && slices.Contains(failing(), m.phase), m.rejects, m.lost(now):
 			claim.Failed = &now
 		}
 		return claim
-	case s.turns[m.name]:
-		return &rollout.ClusterClaim{Revision: s.current, Since: now}
 	case m.revision != "":
 		return &rollout.ClusterClaim{Revision: m.revision, Complete: &time.Time{}}
 	}
 	return nil
 }
 
-// waiting replaces the outcomes of members that wait for their turn. Their agents have reported, so nothing is unknown.
-func (p *progress) waiting(outcomes []delivery.Outcome) []delivery.Outcome {
+// failing returns the phases in which a member counts as failed.
+func failing() []protocol.SetPhase {
+	return []protocol.SetPhase{protocol.SetUnhealthy, protocol.SetForbidden, protocol.SetConflict, protocol.SetFighting,
+		protocol.SetRoleMissing, protocol.SetFailed}
+}
+
+// replace replaces the outcomes of members that wait for their turn. Their agents have reported, so nothing is unknown.
+func (p *progress) replace(outcomes []delivery.Outcome) []delivery.Outcome {
 	if p == nil {
 		return outcomes
 	}
@@ -200,12 +246,8 @@ func (p *progress) waiting(outcomes []delivery.Outcome) []delivery.Outcome {
 		o := &outcomes[i]
 		switch {
 		case p.give[o.Cluster] == giveCurrent:
-		case p.give[o.Cluster] == giveComplete && o.Stage == delivery.Applied:
+		case p.give[o.Cluster] == giveComplete && o.Stage == delivery.Applied, o.Stage == delivery.Unreported && o.Known:
 			o.Stage = delivery.Pending
-		case o.Stage == delivery.Unreported && o.Known && o.Available:
-			o.Stage = delivery.Pending
-		case o.Stage == delivery.Unreported && o.Known:
-			o.Stage = delivery.Away
 		}
 	}
 	return outcomes
@@ -216,19 +258,24 @@ func (p *progress) explain(summary *delivery.Summary) {
 	if p == nil || summary.Refused || summary.Ready {
 		return
 	}
-	switch p.wait.Reason {
-	case v1.ReasonTooManyFailures:
+	sending := summary.Reason == v1.ReasonDelivering || summary.Reason == v1.ReasonApplying
+	switch {
+	case p.wait.Reason == v1.ReasonTooManyFailures:
+		why := summary.Message
+		if p.lost != "" && sending {
+			why = fmt.Sprintf("Cluster %s was disconnected while it was in progress", p.lost)
+		}
 		summary.Message = fmt.Sprintf("%s failed and rollout.maxFailedClusters allows %d, so no other begins: repair the "+
-			"cause, change the Baseline, or raise maxFailedClusters. %s", rollout.Clusters(p.failed), p.allowed, summary.Message)
+			"cause, change the Baseline, or raise maxFailedClusters. %s", rollout.Clusters(p.failed), p.allowed, why)
 		summary.Reason, summary.Stalled = p.wait.Reason, true
-	case v1.ReasonPaused:
-		if summary.Reason == v1.ReasonDelivering || summary.Reason == v1.ReasonApplying {
-			summary.Reason = p.wait.Reason
-			summary.Message = summary.Clusters.Summary + " clusters have it; it is paused: set spec.paused to false to continue"
-		}
-	case v1.ReasonSoaking:
-		if summary.Reason == v1.ReasonDelivering || summary.Reason == v1.ReasonApplying {
-			summary.Reason, summary.Message = p.wait.Reason, p.wait.Message
-		}
+	case !sending:
+	case p.wait.Reason == v1.ReasonPaused:
+		summary.Reason = p.wait.Reason
+		summary.Message = summary.Clusters.Summary + " clusters have it; it is paused: set spec.paused to false to continue"
+	case p.wait.Reason == v1.ReasonSoaking:
+		summary.Reason, summary.Message = p.wait.Reason, p.wait.Message
+	case p.waiting > 0 && summary.Reason == v1.ReasonDelivering:
+		summary.Message = fmt.Sprintf("%s clusters have it; %d in progress, %d waiting for their turn",
+			summary.Clusters.Summary, p.working, p.waiting)
 	}
 }

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/internal/set"
 )
 
 var canaryFirst = rollout.Pace{MaxConcurrent: 1, Waves: []rollout.Wave{{
@@ -111,14 +114,151 @@ func TestAFailedCanaryStopsTheRollout(t *testing.T) {
 
 func TestANewLeaderRepeatsNothing(t *testing.T) {
 	now := time.Now()
-	s := stage{current: "new", complete: "old", pace: canaryFirst, begins: true}
-	members := fleetOf("old", "", "", protocol.SetApplied)
-	members[1].known, members[2].known = false, false // connected, but not reported yet
+	s := stage{current: "new", complete: "old", pace: canaryFirst} // the agents have had no time to report yet
+	members := fleetOf("old", "", "old", protocol.SetApplied)
+	members[1].known, members[1].available = false, false
 	p := decided(t, members, s, now)
 	wantGiven(t, p, giveCurrent)
 	wantGiven(t, p, giveComplete)
 	if p.complete {
 		t.Error("it is complete, want that the hub waits for the reports")
+	}
+}
+
+// A revision can cut members off. Otherwise the next member would lose its connection too, and so on.
+func TestAMemberThatIsCutOffInProgressCountsAsFailed(t *testing.T) {
+	now := time.Now()
+	s := stage{current: "new", complete: "old", pace: rollout.Pace{MaxConcurrent: 1}, begins: true}
+	for name, revision := range map[string]string{"it has reported the revision": "new", "it has its turn": "old"} {
+		t.Run(name, func(t *testing.T) {
+			s := s
+			members := fleetOf(revision, "old", "old", protocol.SetProgressing)
+			s.turns = map[string]bool{"a": revision == "old"}
+			members[0].available, members[0].away = false, now
+			p := decided(t, members, s, now.Add(rollout.LostTime-time.Second))
+			wantGiven(t, p, giveCurrent, "a")
+			if want := now.Add(rollout.LostTime); p.failed > 0 || !p.wait.Until.Equal(want) {
+				t.Errorf("got %d failed, and again at %v, want none and %v", p.failed, p.wait.Until, want)
+			}
+			p = decided(t, members, s, now.Add(rollout.LostTime))
+			wantGiven(t, p, giveCurrent, "a")
+			summary := delivery.Summary{Reason: v1.ReasonDelivering}
+			p.explain(&summary)
+			if summary.Reason != v1.ReasonTooManyFailures || !strings.Contains(summary.Message, "Cluster a was disconnected") {
+				t.Errorf("got %+v, want TooManyFailures because of cluster a", summary)
+			}
+			s.pace.MaxFailed = 1
+			wantGiven(t, decided(t, members, s, now.Add(rollout.LostTime)), giveCurrent, "a", "b")
+			members[0] = observed{name: "a", known: true, available: true, revision: "new", phase: protocol.SetApplied}
+			s.pace.MaxFailed = 0
+			wantGiven(t, decided(t, members, s, now.Add(time.Hour)), giveCurrent, "a", "b")
+		})
+	}
+}
+
+func TestAMemberThatRejectsTheRevisionCountsAsFailed(t *testing.T) {
+	now := time.Now()
+	s := stage{current: "new", complete: "old", pace: rollout.Pace{MaxConcurrent: 1, MaxFailed: 1}, begins: true,
+		turns: map[string]bool{"a": true}}
+	members := fleetOf("old", "old", "old", protocol.SetApplied)
+	members[0].rejects = true
+	p := decided(t, members, s, now)
+	wantGiven(t, p, giveCurrent, "a", "b")
+	if p.failed != 1 || !p.turns["a"] {
+		t.Errorf("got %+v, want that a has failed and still gets the revision", p)
+	}
+}
+
+func TestAMemberThatAcceptsNothingTakesNoSlot(t *testing.T) {
+	s := stage{current: "new", complete: "old", pace: rollout.Pace{MaxConcurrent: 1}, begins: true}
+	members := fleetOf("new", "old", "old", protocol.SetProgressing)
+	members[0].available, members[0].refuses = false, true
+	wantGiven(t, decided(t, members, s, time.Now()), giveCurrent, "b")
+}
+
+func TestAChangedSoakAppliesToAWaveThatSoaks(t *testing.T) {
+	now := time.Now().Truncate(time.Second)
+	s := stage{current: "new", complete: "old", pace: canaryFirst, begins: true}
+	members := fleetOf("old", "old", "new", protocol.SetApplied)
+	s.waves = decided(t, members, s, now).waves
+	for soak, want := range map[time.Duration][]string{2 * time.Hour: {"c"}, time.Minute: {"a", "c"}, 0: {"a", "c"}} {
+		s.pace.Waves = slices.Clone(canaryFirst.Waves)
+		s.pace.Waves[0].Soak = soak
+		wantGiven(t, decided(t, members, s, now.Add(61*time.Minute)), giveCurrent, want...)
+	}
+}
+
+func TestAMemberIsObserved(t *testing.T) {
+	now := time.Now()
+	current := &set.Set{Digest: "d", Baseline: &set.BaselineOutline{Revision: "new"}}
+	disconnected := &v1.Cluster{Status: v1.ClusterStatus{Conditions: []metav1.Condition{{
+		Type: v1.ConditionConnected, Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(now.Add(-time.Hour)),
+	}}}}
+	state := func(digest, revision string) *protocol.SetState {
+		return &protocol.SetState{
+			Digest: digest, Phase: protocol.SetApplied, Baseline: &protocol.BaselineState{Revision: revision},
+		}
+	}
+	applied := protocol.SetApplied
+	for name, tt := range map[string]struct {
+		outcome delivery.Outcome
+		cluster *v1.Cluster
+		want    observed
+	}{
+		"a member that has the revision": {
+			delivery.Outcome{Known: true, Available: true, Reported: state("d", "")}, &v1.Cluster{},
+			observed{known: true, available: true, revision: "new", phase: applied},
+		},
+		"a member that has it with other policies": {
+			delivery.Outcome{Known: true, Available: true, Reported: state("e", "new")}, &v1.Cluster{},
+			observed{known: true, available: true, revision: "new", phase: applied},
+		},
+		"a member whose agent does not report revisions": {
+			delivery.Outcome{Known: true, Available: true, Reported: &protocol.SetState{Digest: "e"}}, &v1.Cluster{},
+			observed{known: true, available: true, revision: earlier},
+		},
+		"a disconnected member": {
+			delivery.Outcome{Stage: delivery.Away}, disconnected, observed{away: now.Add(-time.Hour)},
+		},
+		"a member that has had its turn for a minute": {
+			delivery.Outcome{Stage: delivery.Away, Since: now.Add(-time.Minute)}, disconnected,
+			observed{away: now.Add(-time.Minute)},
+		},
+		"a member of which it is not known yet when it was disconnected": {
+			delivery.Outcome{Stage: delivery.Away}, &v1.Cluster{}, observed{away: now},
+		},
+		"a member whose agent rejects the set": {
+			delivery.Outcome{Stage: delivery.Failed, Known: true, Available: true, Reported: state("e", "old")}, &v1.Cluster{},
+			observed{known: true, available: true, rejects: true, revision: "old", phase: applied},
+		},
+		"a member that has failed to apply it": {
+			delivery.Outcome{Stage: delivery.Failed, Known: true, Available: true, Reported: state("d", "new")}, &v1.Cluster{},
+			observed{known: true, available: true, revision: "new", phase: applied},
+		},
+		"a member whose agent accepts no sets": {
+			delivery.Outcome{Stage: delivery.Refused, Known: true}, &v1.Cluster{},
+			observed{known: true, refuses: true, away: now},
+		},
+		"a Cluster in which plans are on hold": {
+			delivery.Outcome{Known: true, Available: true},
+			&v1.Cluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1.LabelPlansHold: "true", "a": "b"}}},
+			observed{known: true, available: true, labels: map[string]string{"a": "b"}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := observe(tt.outcome, tt.cluster, current, now); !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestTheStatusSaysHowManyMembersWait(t *testing.T) {
+	s := stage{current: "new", complete: "old", pace: rollout.Pace{MaxConcurrent: 1}, begins: true}
+	p := decided(t, fleetOf("new", "old", "old", protocol.SetProgressing), s, time.Now())
+	summary := delivery.Summary{Reason: v1.ReasonDelivering, Clusters: v1.ClusterCount{Summary: "0/3"}}
+	if p.explain(&summary); summary.Message != "0/3 clusters have it; 1 in progress, 2 waiting for their turn" {
+		t.Errorf("got %q, want the numbers of members in progress and waiting", summary.Message)
 	}
 }
 
@@ -182,24 +322,27 @@ func TestRandomRolloutsKeepTheirLimits(t *testing.T) {
 			}
 			before := maps.Clone(s.turns)
 			p := decided(t, members, s, now)
-			checkLimits(t, seed, members, s, before, p)
+			checkLimits(t, seed, members, s, before, p, now)
 			s.turns, s.waves = p.turns, p.waves
 			if p.complete {
 				s.complete = s.current
 			}
 			now = now.Add(time.Duration(random.IntN(40)) * time.Minute)
 			for i := range members {
-				advance(random, &members[i], p.give[members[i].name], s)
+				advance(random, &members[i], p.give[members[i].name], s, now)
 			}
 		}
 	}
 }
 
 // advance changes what a member reports, as its agent could.
-func advance(random *rand.Rand, m *observed, got give, s stage) {
+func advance(random *rand.Rand, m *observed, got give, s stage, now time.Time) {
 	switch {
 	case random.IntN(10) == 0:
-		m.available = !m.available
+		m.available, m.away = !m.available, time.Time{}
+		if !m.available {
+			m.away = now
+		}
 	case !m.available || random.IntN(2) == 0:
 	case got == giveCurrent && m.revision != s.current:
 		m.revision, m.phase = s.current, protocol.SetPending
@@ -211,7 +354,9 @@ func advance(random *rand.Rand, m *observed, got give, s stage) {
 	}
 }
 
-func checkLimits(t *testing.T, seed uint64, members []observed, s stage, before map[string]bool, p *progress) {
+func checkLimits(
+	t *testing.T, seed uint64, members []observed, s stage, before map[string]bool, p *progress, now time.Time,
+) {
 	t.Helper()
 	working, began := 0, 0
 	for _, m := range members {
@@ -222,7 +367,7 @@ func checkLimits(t *testing.T, seed uint64, members []observed, s stage, before 
 		if begins {
 			began++
 		}
-		if m.revision != s.current || m.phase == protocol.SetPending || m.phase == protocol.SetProgressing {
+		if !m.lost(now) && (m.revision != s.current || m.phase == protocol.SetPending || m.phase == protocol.SetProgressing) {
 			working++
 		}
 		if begins && m.labels["canary"] != "true" && slices.ContainsFunc(members, func(c observed) bool {
@@ -235,6 +380,9 @@ func checkLimits(t *testing.T, seed uint64, members []observed, s stage, before 
 	if began > 0 && working > s.pace.MaxConcurrent {
 		t.Fatalf("seed %d: %d members are in progress after %d began, want at most %d", seed, working, began,
 			s.pace.MaxConcurrent)
+	}
+	if began > 0 && p.failed > s.pace.MaxFailed {
+		t.Fatalf("seed %d: %d members began although %d have failed, want none", seed, began, p.failed)
 	}
 	if began > 0 && !s.begins {
 		t.Fatalf("seed %d: %d members began, want none before the agents have reported", seed, began)

@@ -11,10 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
-	"strconv"
-	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,17 +22,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/access"
 	"github.com/drover-dev/drover/internal/baseline"
 	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/owned"
-	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Keys of a Secret with a revision.
 const (
-	keyRole    = "role"
+	// keyObjects is the key of a Secret with a revision that contains the compressed objects.
 	keyObjects = "objects"
 	// labelRevision is the label with the revision.
 	labelRevision = v1.Group + "/revision"
@@ -62,9 +57,9 @@ func pack(objects []json.RawMessage) ([]byte, error) {
 	return packed.Bytes(), nil
 }
 
-// unpack returns the objects in a Secret if they belong to the revision. The revision is a digest of the objects,
-// so no user can replace them.
-func unpack(secret *corev1.Secret, revision string) ([]json.RawMessage, error) {
+// unpack returns the objects in a Secret if they belong to the revision. The revision is a digest of the role template
+// and the objects, so no user can replace them.
+func unpack(secret *corev1.Secret, role, revision string) ([]json.RawMessage, error) {
 	r, err := gzip.NewReader(bytes.NewReader(secret.Data[keyObjects]))
 	if err != nil {
 		return nil, errors.New("it cannot be decompressed")
@@ -76,30 +71,33 @@ func unpack(secret *corev1.Secret, revision string) ([]json.RawMessage, error) {
 	}
 	var objects []json.RawMessage
 	bounds := untrusted.Bounds{Bytes: limit, Nodes: limit, Depth: 128}
-	if untrusted.JSON(raw, &objects, bounds) != nil ||
-		baseline.Revision(string(secret.Data[keyRole]), objects) != revision {
+	if untrusted.JSON(raw, &objects, bounds) != nil || baseline.Revision(role, objects) != revision {
 		return nil, errors.New("its objects do not belong to the revision")
 	}
 	return objects, nil
 }
 
-// history returns the history with a revision that has become current.
-func history(all []v1.BaselineRevision, now set.BaselineOutline, at time.Time) []v1.BaselineRevision {
-	if len(all) > 0 && all[0].Revision == now.Revision {
+// history returns the history with a revision that has become current. It keeps the revisions in recorded, or all of
+// them if recorded is nil.
+func history(all []v1.BaselineRevision, now v1.BaselineRevision, recorded []string) []v1.BaselineRevision {
+	if recorded == nil {
 		return all
 	}
-	added := []v1.BaselineRevision{{
-		Revision: now.Revision, Objects: now.Objects, Since: metav1.NewTime(at.Truncate(time.Second)),
-	}}
-	for _, old := range all {
-		if old.Revision != now.Revision && len(added) < v1.MaxBaselineRevisions {
-			added = append(added, old)
+	if len(all) > 0 && all[0].Revision == now.Revision {
+		now = all[0]
+	}
+	var next []v1.BaselineRevision
+	for _, one := range append([]v1.BaselineRevision{now}, all...) {
+		same := func(other v1.BaselineRevision) bool { return other.Revision == one.Revision }
+		if slices.Contains(recorded, one.Revision) && !slices.ContainsFunc(next, same) {
+			next = append(next, one)
 		}
 	}
-	return added
+	return next
 }
 
-// slots returns the metadata of the Secrets with the revisions of a Baseline, by their number.
+// slots returns the metadata of the Secrets with the revisions of a Baseline, by their number. It omits the labels of
+// Secrets that belong to an earlier Baseline with the same name, because these are about to be deleted.
 func (r *Reconciler) slots(ctx context.Context, b *v1.Baseline) (map[int]*metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
@@ -108,17 +106,24 @@ func (r *Reconciler) slots(ctx context.Context, b *v1.Baseline) (map[int]*metav1
 	}); err != nil {
 		return nil, fmt.Errorf("list the revisions of baseline %s/%s: %w", b.Namespace, b.Name, err)
 	}
+	var names []string
+	for n := range v1.MaxBaselineRevisions {
+		names = append(names, slotName(b.Name, n))
+	}
 	found := map[int]*metav1.PartialObjectMetadata{}
 	for i := range list.Items {
-		number, is := strings.CutPrefix(list.Items[i].Name, slotName(b.Name, ""))
-		if n, err := strconv.Atoi(number); is && err == nil && n >= 0 && n < v1.MaxBaselineRevisions {
-			found[n] = &list.Items[i]
+		n := slices.Index(names, list.Items[i].Name)
+		if n < 0 {
+			continue
+		}
+		if found[n] = &list.Items[i]; !owned.By(found[n], b.UID) {
+			found[n].Labels = nil
 		}
 	}
 	return found, nil
 }
 
-func slotName(baseline, number string) string { return baseline + "-revision-" + number }
+func slotName(baseline string, number int) string { return fmt.Sprint(baseline, "-revision-", number) }
 
 // record stores the objects of a revision in the history, unless the history contains them.
 func (r *Reconciler) record(ctx context.Context, b *v1.Baseline, c *content) error {
@@ -130,25 +135,16 @@ func (r *Reconciler) record(ctx context.Context, b *v1.Baseline, c *content) err
 		return err
 	}
 	revision := c.set.Baseline.Revision
-	for _, slot := range slots {
-		if slot.Labels[labelRevision] == revision {
-			c.packed = nil
-			return nil
-		}
-	}
+	known := slices.ContainsFunc(slices.Collect(maps.Values(slots)), func(slot *metav1.PartialObjectMetadata) bool {
+		return slot.Labels[labelRevision] == revision
+	})
 	for _, n := range writable(slots, b, revision) {
-		secret := &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: b.Namespace, Name: slotName(b.Name, strconv.Itoa(n)), Labels: map[string]string{
-					v1.LabelManagedBy: v1.ManagedBy, v1.LabelSecretKind: v1.SecretKindBaseline, v1.LabelBaseline: b.Name,
-					labelRevision: revision,
-				},
-			},
-			Type: corev1.SecretTypeOpaque,
-			Data: map[string][]byte{keyRole: []byte(b.Spec.RoleTemplateName), keyObjects: c.packed},
+		if known {
+			break
 		}
-		if err := controllerutil.SetControllerReference(b, secret, r.Client.Scheme()); err != nil {
-			return fmt.Errorf("store revision %s of baseline %s/%s: %w", revision, b.Namespace, b.Name, err)
+		secret, err := r.secret(b, n, c)
+		if err != nil {
+			return err
 		}
 		if old := slots[n]; old != nil {
 			secret.UID, secret.ResourceVersion = old.UID, old.ResourceVersion
@@ -162,10 +158,31 @@ func (r *Reconciler) record(ctx context.Context, b *v1.Baseline, c *content) err
 		case err != nil:
 			return fmt.Errorf("store revision %s of baseline %s/%s: %w", revision, b.Namespace, b.Name, err)
 		}
-		c.packed = nil
-		return nil
+		slots[n], known = &metav1.PartialObjectMetadata{ObjectMeta: secret.ObjectMeta}, true
 	}
-	return nil // other Secrets have all names, so this revision cannot be restored
+	c.packed, c.recorded = nil, []string{}
+	for _, slot := range slots {
+		c.recorded = append(c.recorded, slot.Labels[labelRevision])
+	}
+	return nil
+}
+
+// secret returns the Secret with the given number that contains a revision.
+func (r *Reconciler) secret(b *v1.Baseline, number int, c *content) (*corev1.Secret, error) {
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: b.Namespace, Name: slotName(b.Name, number), Labels: map[string]string{
+				v1.LabelManagedBy: v1.ManagedBy, v1.LabelSecretKind: v1.SecretKindBaseline, v1.LabelBaseline: b.Name,
+				labelRevision: c.set.Baseline.Revision,
+			},
+		},
+		Type: corev1.SecretTypeOpaque,
+		Data: map[string][]byte{keyObjects: c.packed},
+	}
+	if err := controllerutil.SetControllerReference(b, secret, r.Client.Scheme()); err != nil {
+		return nil, fmt.Errorf("name baseline %s/%s as the owner: %w", b.Namespace, b.Name, err)
+	}
+	return secret, nil
 }
 
 // writable returns the numbers of the Secrets that may be written, in order of preference: first Secrets that do not
@@ -194,15 +211,22 @@ func writable(slots map[int]*metav1.PartialObjectMetadata, b *v1.Baseline, revis
 	return free
 }
 
-// pinned returns the objects of a revision in the history.
+// pinned returns the objects of a revision in the history. The revision must have the role template in the spec.
 func (r *Reconciler) pinned(
 	ctx context.Context, b *v1.Baseline, revision string,
 ) ([]json.RawMessage, *index.Problem, error) {
+	missing := fmt.Sprintf("The hub does not keep revision %s: choose one from status.history", revision)
+	notFound := func() *index.Problem {
+		return &index.Problem{Reason: v1.ReasonRevisionNotFound, Message: missing, Stalled: true}
+	}
+	if role := roleOf(b, revision); role != b.Spec.RoleTemplateName {
+		missing = fmt.Sprintf("Revision %s has another role template: set roleTemplateName to %s as well", revision, role)
+		return nil, notFound(), nil
+	}
 	slots, err := r.slots(ctx, b)
 	if err != nil {
 		return nil, nil, err
 	}
-	missing := fmt.Sprintf("The hub does not keep revision %s: choose one from status.history", revision)
 	for _, slot := range slots {
 		if slot.Labels[labelRevision] != revision {
 			continue
@@ -213,13 +237,24 @@ func (r *Reconciler) pinned(
 		} else if err != nil {
 			break
 		}
-		objects, err := unpack(secret, revision)
+		objects, err := unpack(secret, b.Spec.RoleTemplateName, revision)
 		if err == nil {
 			return objects, nil, nil
 		}
 		missing = fmt.Sprintf("Revision %s cannot be used, because Secret %s was changed: %v", revision, slot.Name, err)
 	}
-	return nil, &index.Problem{Reason: v1.ReasonRevisionNotFound, Message: missing, Stalled: true}, nil
+	return nil, notFound(), nil
+}
+
+// roleOf returns the role template of a revision, or the role template in the spec if the history does not list the
+// revision.
+func roleOf(b *v1.Baseline, revision string) string {
+	for _, h := range b.Status.History {
+		if h.Revision == revision && h.RoleTemplateName != "" {
+			return h.RoleTemplateName
+		}
+	}
+	return b.Spec.RoleTemplateName
 }
 
 // completeSuffix cannot be part of a Baseline's name.
@@ -232,23 +267,22 @@ func completeKey(name types.NamespacedName) types.NamespacedName {
 
 // completeContent returns the content of the last complete revision, or nil if the history does not contain it.
 func (r *Reconciler) completeContent(ctx context.Context, b *v1.Baseline) (*content, error) {
-	templates, err := r.templates(ctx)
-	if err != nil {
-		return nil, err
-	}
-	binding, err := access.BaselineBinding(templates, b)
-	if err != nil {
-		return nil, err
-	}
-	key, version := completeKey(client.ObjectKeyFromObject(b)), versionOf(b, binding, b.Status.CompleteRevision, nil)
-	if known := r.known.recall(key, version); known != nil {
-		return known, nil
-	}
-	objects, problem, err := r.pinned(ctx, b, b.Status.CompleteRevision)
+	revision := b.Status.CompleteRevision
+	then := b.DeepCopy()
+	then.Spec.RoleTemplateName = roleOf(b, revision)
+	binding, problem, err := r.binding(ctx, then)
 	if problem != nil || err != nil {
 		return nil, err
 	}
-	made, problem, err := build(b, binding, version, objects)
+	key, version := completeKey(client.ObjectKeyFromObject(b)), versionOf(b, binding, revision, nil)
+	if known := r.known.recall(key, version); known != nil {
+		return known, nil
+	}
+	objects, problem, err := r.pinned(ctx, then, revision)
+	if problem != nil || err != nil {
+		return nil, err
+	}
+	made, problem, err := build(then, binding, version, objects)
 	if problem != nil || err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@
 package baseline
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -19,15 +18,15 @@ import (
 
 // rollOut decides which members get the content, and which get the last complete revision.
 func (r *Reconciler) rollOut(ctx context.Context, b *v1.Baseline, d *decision) error {
-	var clusters v1.ClusterList
-	if err := r.Client.List(ctx, &clusters, client.InNamespace(b.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+	var list v1.ClusterList
+	if err := r.Client.List(ctx, &list, client.InNamespace(b.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list clusters of %s: %w", b.Namespace, err)
 	}
-	labels := make(map[string]map[string]string, len(clusters.Items))
-	for i := range clusters.Items {
-		labels[clusters.Items[i].Name] = clusters.Items[i].Labels
+	clusters := make(map[string]*v1.Cluster, len(list.Items))
+	for i := range list.Items {
+		clusters[list.Items[i].Name] = &list.Items[i]
 	}
-	name := client.ObjectKeyFromObject(b)
+	name, now := client.ObjectKeyFromObject(b), r.Now()
 	s := stage{
 		current: d.content.set.Baseline.Revision, complete: b.Status.CompleteRevision, pace: paceOf(&b.Spec.BaselinePace),
 		turns: r.turns.of(name, d.content.set.Baseline.Revision), begins: r.Settled == nil || r.Settled(),
@@ -35,21 +34,22 @@ func (r *Reconciler) rollOut(ctx context.Context, b *v1.Baseline, d *decision) e
 	if b.Status.Revision == s.current {
 		s.waves = b.Status.Waves
 	}
-	if s.complete != "" && s.complete != s.current {
-		complete, err := r.completeContent(ctx, b)
-		if err != nil {
+	var members []observed
+	for _, o := range r.Deliveries.Outcomes(d.id, d.members) {
+		if cluster := clusters[o.Cluster]; cluster != nil {
+			members = append(members, observe(o, cluster, d.content.set, now))
+		}
+	}
+	if s.complete != s.current && slices.ContainsFunc(members, s.lacks) {
+		var err error
+		if d.complete, err = r.completeContent(ctx, b); err != nil {
 			return err
 		}
-		if d.complete = complete; complete == nil { // members without a revision wait for their turn
+		if d.complete == nil { // members without a revision wait for their turn
 			s.complete = ""
 		}
 	}
-	var members []observed
-	for _, o := range r.Deliveries.Outcomes(d.id, d.members) {
-		members = append(members, observe(o, labels[o.Cluster], d.content.set))
-	}
-	slices.SortFunc(members, func(a, b observed) int { return cmp.Compare(a.name, b.name) })
-	progress, err := decideRollout(members, s, r.Now())
+	progress, err := decideRollout(members, s, now)
 	if err != nil {
 		d.problem = &index.Problem{Reason: v1.ReasonInvalidSelector, Message: err.Error(), Stalled: true}
 		d.content = nil // members keep their objects

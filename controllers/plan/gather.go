@@ -198,9 +198,8 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 	}
 	switch {
 	case !m.state.Connected:
-		c.Away, c.AwaySince = "it is not connected", now // the Cluster's status will soon contain the actual time
-		if said := meta.FindStatusCondition(m.object.Status.Conditions, v1.ConditionConnected); said != nil && said.Status == metav1.ConditionFalse {
-			c.AwaySince = said.LastTransitionTime.Time
+		c.Away, c.AwaySince = "it is not connected", rollout.AwaySince(m.object.Status.Conditions, now)
+		if c.AwaySince != now {
 			c.Away += " since " + c.AwaySince.UTC().Format(time.RFC3339)
 		}
 	case m.object.Spec.Agent.Profile == v1.ProfileReadOnly:

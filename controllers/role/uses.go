@@ -63,7 +63,7 @@ func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses,
 	return found.uses, nil
 }
 
-// baselines adds the members of the Baselines that use a template.
+// baselines adds the members of the Baselines that use a template, including members that keep an earlier revision.
 func (r *Reconciler) baselines(ctx context.Context, template *v1.RoleTemplate, found *finding) error {
 	baselines, err := index.BindingsWith[*v1.Baseline](ctx, r.Client, template.Name)
 	if err != nil {
@@ -73,7 +73,7 @@ func (r *Reconciler) baselines(ctx context.Context, template *v1.RoleTemplate, f
 		if !b.DeletionTimestamp.IsZero() || found.same(b.Namespace, b.Spec.ClusterTarget) {
 			continue
 		}
-		members, _, err := index.Members(ctx, r.Client, b.Namespace, b.Spec.ClusterTarget)
+		members, _, err := index.MembersToKeep(ctx, r.Client, b.Namespace, b.Spec.ClusterTarget)
 		if err != nil {
 			return err
 		}

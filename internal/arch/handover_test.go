@@ -36,17 +36,17 @@ func unhanded() map[string]returns {
 		parts = "it returns the error of a function that is judged itself"
 	)
 	return map[string]returns{
-		"controllers/baseline.Reconciler.Reconcile":       {1, cache},
-		"controllers/baseline.Reconciler.completeContent": {4, kept},
-		"controllers/baseline.Reconciler.decide":          {4, kept},
+		"controllers/baseline.Reconciler.Reconcile":       {2, cache},
+		"controllers/baseline.Reconciler.binding":         {2, kept},
+		"controllers/baseline.Reconciler.completeContent": {3, kept},
+		"controllers/baseline.Reconciler.decide":          {2, kept},
 		"controllers/baseline.Reconciler.findSources":     {1, kept},
 		"controllers/baseline.Reconciler.pinned":          {2, kept},
 		"controllers/baseline.Reconciler.read":            {3, kept},
 		"controllers/baseline.Reconciler.readSource":      {2, kept},
-		"controllers/baseline.Reconciler.resolve":         {5, kept},
+		"controllers/baseline.Reconciler.resolve":         {4, kept},
 		"controllers/baseline.Reconciler.rollOut":         {2, kept},
 		"controllers/baseline.Reconciler.slots":           {1, kept},
-		"controllers/baseline.Reconciler.templates":       {1, kept},
 		"controllers/baseline.Values.Use":                 {1, kept},
 		"controllers/baseline.Values.deliver":             {2, kept},
 		"controllers/baseline.build":                      {1, kept},

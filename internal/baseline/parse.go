@@ -36,6 +36,8 @@ type Source struct {
 	// Name is the name of the source in errors, such as "ConfigMap cni, key calico.yaml".
 	Name string
 	Text []byte
+	// Public is true if everyone who can read the Baseline can read the text. It must not contain Secrets.
+	Public bool
 }
 
 // Parse reads the objects of a Baseline from their sources. It returns the objects as canonical JSON, in the order of
@@ -47,7 +49,7 @@ func Parse(sources []Source) ([]json.RawMessage, error) {
 		i := 0
 		for document := range documents(source.Text) {
 			i++
-			if err := p.document(document); err != nil {
+			if err := p.document(document, source.Public); err != nil {
 				return nil, fmt.Errorf("%s, document %d: %w", source.Name, i, err)
 			}
 		}
@@ -64,7 +66,7 @@ type parser struct {
 	seen, kinds map[string]struct{}
 }
 
-func (p *parser) document(text []byte) error {
+func (p *parser) document(text []byte, public bool) error {
 	raw, err := untrusted.AsJSON(text, bounds())
 	if err != nil {
 		return err
@@ -77,7 +79,7 @@ func (p *parser) document(text []byte) error {
 		return err
 	}
 	if o.GetKind() != "List" || o.GetAPIVersion() != "v1" {
-		return p.add(o)
+		return p.add(o, public)
 	}
 	items, _, err := unstructured.NestedSlice(o.Object, "items")
 	if err != nil {
@@ -88,7 +90,7 @@ func (p *parser) document(text []byte) error {
 		if !ok {
 			return fmt.Errorf("item %d of the List is not an object", i)
 		}
-		if err := p.add(&unstructured.Unstructured{Object: fields}); err != nil {
+		if err := p.add(&unstructured.Unstructured{Object: fields}, public); err != nil {
 			return err
 		}
 	}
@@ -103,7 +105,7 @@ func serverFields() []string {
 	}
 }
 
-func (p *parser) add(o *unstructured.Unstructured) error {
+func (p *parser) add(o *unstructured.Unstructured, public bool) error {
 	metadata, ok := o.Object["metadata"].(map[string]any)
 	if !ok {
 		return errors.New("an object has no metadata")
@@ -116,17 +118,21 @@ func (p *parser) add(o *unstructured.Unstructured) error {
 	if reason := Refuse(o); reason != "" {
 		return fmt.Errorf("%s: %s", name, reason)
 	}
+	if public && (o.GetKind() == "Secret" || o.GetKind() == "SecretList") {
+		return fmt.Errorf("%s: everyone who can read the Baseline could read it: put it into a Secret and name that in from",
+			name)
+	}
 	for key := range o.GetLabels() {
 		if key == v1.LabelBaseline || key == v1.LabelSet {
 			return fmt.Errorf("%s: only Drover sets the label %s", name, key)
 		}
 	}
-	group, _, _ := strings.Cut(o.GetAPIVersion(), "/")
-	identity := group + " " + name
+	kind := Group(o.GetAPIVersion()) + " " + o.GetKind()
+	identity := kind + " " + o.GetNamespace() + "/" + o.GetName() // nameOf may be shortened
 	if _, twice := p.seen[identity]; twice {
 		return fmt.Errorf("%s: it is listed twice", name)
 	}
-	p.seen[identity], p.kinds[group+" "+o.GetKind()] = struct{}{}, struct{}{}
+	p.seen[identity], p.kinds[kind] = struct{}{}, struct{}{}
 	raw, err := json.Marshal(o.Object)
 	if err != nil {
 		return fmt.Errorf("%s: it cannot be written as JSON", name)

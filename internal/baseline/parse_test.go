@@ -126,6 +126,33 @@ func many(n int, data string) string {
 	return out.String()
 }
 
+func TestManifestsThatEveryoneCanReadContainNoSecret(t *testing.T) {
+	const secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: a, namespace: b}\nstringData: {password: hunter2}\n"
+	for name, text := range map[string]string{
+		"a Secret":           secret,
+		"a Secret in a List": "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Secret, metadata: {name: a}}]\n",
+		"a SecretList":       "apiVersion: v1\nkind: SecretList\nmetadata: {name: a}\n",
+	} {
+		if _, err := baseline.Parse([]baseline.Source{{Name: "public", Text: []byte(text), Public: true}}); err == nil ||
+			strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: got %v, want an error without the text", name, err)
+		}
+	}
+	if _, err := baseline.Parse([]baseline.Source{{Name: "private", Text: []byte(secret)}}); err != nil {
+		t.Errorf("got %v for a Secret in a Secret, want no error", err)
+	}
+}
+
+func TestObjectsWithLongNamesAreDifferent(t *testing.T) {
+	long := strings.Repeat("x", 250)
+	object := func(last string) string {
+		return "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: " + long + last + ", namespace: default}\n---\n"
+	}
+	if objects, err := parse(object("a") + object("b")); err != nil || len(objects) != 2 {
+		t.Errorf("got %d objects and %v, want 2", len(objects), err)
+	}
+}
+
 func TestARevisionDependsOnlyOnTheContent(t *testing.T) {
 	revision := func(role, text string) string {
 		t.Helper()

@@ -5,26 +5,22 @@ package delivery
 
 import (
 	"reflect"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// want records a set that an owner requires in a member.
-func (g *guarded) want(m *member, key Key, c content) {
-	id := c.set.ID
+// want records a set that an owner requires in a member. It stores w, which several members may share.
+func (g *guarded) want(m *member, w *wanted) {
+	id := w.set.ID
 	was := m.entry(id)
-	if was.set == c.set && was.key == key {
-		return
-	}
 	m.hold.Settle(id)
-	if was.set != nil && was.set.Digest == c.set.Digest {
-		m.wants[id] = &wanted{key: key, content: c, since: was.since}
+	if was.set != nil && was.set.Digest == w.set.Digest {
+		m.wants[id] = &wanted{key: w.key, content: w.content, since: was.since}
 		return
 	}
-	m.wants[id] = &wanted{key: key, content: c, since: time.Now()}
+	m.wants[id] = w
 	g.retries.clear(m, id) // failures of the old content do not apply to the new content
 	g.enqueue(m, id)
 }

@@ -74,8 +74,9 @@ func connectionOf(state members.State, was connection) connection {
 	return now
 }
 
-// wanted is a set that an owner requires in a member. An entry without an owner represents a set that has been
-// withdrawn. Such entries exist only until the store is complete.
+// wanted is a set that an owner requires in a member. Members in which the owner declared the set at the same time
+// share an entry, so it must not be changed. An entry without an owner represents a set that has been withdrawn. Such
+// entries exist only until the store is complete.
 type wanted struct {
 	key Key
 	content
@@ -132,14 +133,14 @@ func (m *member) refuse(reason string) []Key {
 	return m.lacking()
 }
 
-// lacking returns the owners of the sets that the member lacks.
+// lacking returns the owners of the sets that the member lacks or has not applied yet.
 func (m *member) lacking() []Key {
 	var keys []Key
 	for id, want := range m.wants {
 		if IsAbsent(want.set) && m.lacks(id) {
 			continue
 		}
-		if !m.hasWanted(id) {
+		if !m.hasWanted(id) || m.has[id].Phase != protocol.SetApplied {
 			keys = append(keys, want.key)
 		}
 	}

@@ -59,9 +59,9 @@ type Outcome struct {
 	Short, Spent []string
 	// Reported is the agent's last report about any version of the set. It is nil if the agent has reported none. It is
 	// shared and must not be changed. Known is true if the agent has reported its sets since the store started, and
-	// Available is true if the set can be sent now.
-	Reported         *protocol.SetState
-	Known, Available bool
+	// Available is true if the set can be sent now. Awaited is true if a connected agent has yet to report its sets.
+	Reported                  *protocol.SetState
+	Known, Available, Awaited bool
 	// Since is the time when an owner first declared the set with its current content.
 	Since time.Time
 	// Busy is true while many other sets are being sent to the member.
@@ -79,6 +79,7 @@ func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 			o = m.outcome(id)
 			o.Busy, o.Reported, o.Known = len(m.sends) > fewSends, m.has[id], m.reported
 			o.Available = m.takes() && !m.withheld && !m.hold.Waits() && m.accepts(id)
+			o.Awaited = m.connected && !m.reported && m.refuses == "" && !m.leaderless
 			if o.Stage == Away && !m.reported && time.Since(g.started) < settleTime {
 				o.Stage = Unreported
 			}
@@ -128,14 +129,16 @@ func (m *member) outcome(id string) Outcome {
 		return excessOutcome(m.name.Namespace)
 	case m.connected && !m.accepts(id):
 		return refusedOutcome(v1.ReasonAgentTooOld, refusalText(v1.ReasonAgentTooOld))
-	case unchanged(m.entry(id).set):
-		return Outcome{Stage: Unreported}
 	case m.hasWanted(id):
 		o := stateOutcome(has)
-		o.Since = m.entry(id).since
+		if o.Since = m.entry(id).since; o.Stage == Pending && !m.connected {
+			o.Stage = Away
+		}
 		return o
 	case !m.connected:
-		return Outcome{Stage: Away}
+		return Outcome{Stage: Away, Since: m.entry(id).since}
+	case unchanged(m.entry(id).set) && m.refuses == "" && (m.synced || !m.leaderless):
+		return Outcome{Stage: Unreported}
 	case m.hold.Waits():
 		return unconfirmedOutcome()
 	case m.refuses != "":
@@ -163,7 +166,7 @@ func failedOutcome(reason, message string) Outcome {
 func excessOutcome(workspace string) Outcome {
 	return failedOutcome(v1.ReasonDeliveryFailed, fmt.Sprintf(
 		"The hub does not deliver it, because the sets of workspace %s that are larger than %d KiB exceed %d MiB in total; "+
-			"use fewer or smaller Secrets in its plans and projects", workspace, largeSet>>10, maxLarge>>20))
+			"use fewer or smaller Baselines, or Secrets of plans and projects", workspace, largeSet>>10, maxLarge>>20))
 }
 
 // whyWithheld describes the state of a set in a Cluster with the ReadOnly profile.

@@ -26,9 +26,10 @@ type owners struct {
 
 // owner is an object on the hub that owns sets.
 type owner struct {
-	members map[*member]string // the ID of the owner's set in each member
-	sets    map[string]content // the owner's sets by digest, so that members share them
-	large   int                // total size of the owner's large sets, in bytes
+	id      string               // the ID of the owner's sets
+	members map[*member]struct{} // the members that should have a set of the owner
+	sets    map[string]content   // the owner's sets by digest, so that members share them
+	large   int                  // total size of the owner's large sets, in bytes
 }
 
 // expect sets the owners that exist. It reports whether the store has become complete.
@@ -55,7 +56,7 @@ func (o *owners) finish() (completed bool) {
 func (o *owners) get(key Key) *owner {
 	found := o.all[key]
 	if found == nil {
-		found = &owner{members: map[*member]string{}, sets: map[string]content{}}
+		found = &owner{members: map[*member]struct{}{}, sets: map[string]content{}}
 		o.all[key] = found
 	}
 	return found

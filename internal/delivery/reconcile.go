@@ -223,7 +223,9 @@ func (d *Store) send(m *member, s *sending) {
 	}
 	g := d.lock()
 	defer d.unlock()
-	delete(m.sends, s.id)
+	if delete(m.sends, s.id); len(m.sends) == 0 {
+		m.sends = map[string]*sending{} // a map never shrinks, and many sets may have been sent at the same time
+	}
 	if err == nil {
 		m.took(time.Now())
 	}

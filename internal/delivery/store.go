@@ -189,9 +189,9 @@ func (d *Store) Awaited() []Key {
 	})
 }
 
-// Replace declares the sets that an owner requires, at most one in each member. The owner's sets in all other members
-// are removed. Declaring an unchanged set again is cheap. Two owners must not declare sets with the same ID for the
-// same member. If they do, the set belongs to the owner that declared it last.
+// Replace declares the sets that an owner requires, at most one in each member. All of them have the same ID. The
+// owner's sets in all other members are removed. Declaring an unchanged set again is cheap. Two owners must not declare
+// sets with the same ID for the same member. If they do, the set belongs to the owner that declared it last.
 func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 	g := d.lock()
 	defer d.unlock()
@@ -200,17 +200,23 @@ func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 	}
 	sets = g.owners.bound(key, sets)
 	o := g.owners.get(key)
-	for m, id := range o.members {
-		if s := sets[m.name]; s == nil || s.ID != id {
+	for m := range o.members {
+		if s := sets[m.name]; s == nil || s.ID != o.id {
 			delete(o.members, m)
-			g.withdraw(m, id, key)
+			g.withdraw(m, o.id, key)
 		}
 	}
-	shared := make(map[string]content, 1)
+	shared, entries := make(map[string]content, 1), map[content]*wanted{}
 	for name, s := range sets {
-		m := g.wantedIn(name)
-		o.members[m] = s.ID
-		g.want(m, key, o.content(s, shared))
+		m, c := g.wantedIn(name), o.content(s, shared)
+		o.members[m], o.id = struct{}{}, c.set.ID
+		if was := m.entry(c.set.ID); was.content == c && was.key == key {
+			continue
+		}
+		if entries[c] == nil {
+			entries[c] = &wanted{key: key, content: c, since: time.Now()}
+		}
+		g.want(m, entries[c])
 	}
 	room, completed := g.owners.replaced(key, o, shared)
 	if g.affected = append(g.affected, room...); completed {

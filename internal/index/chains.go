@@ -39,11 +39,16 @@ func Enqueue(reader client.Reader, lookup Lookup) handler.EventHandler {
 	})
 }
 
-// Changed passes events that can affect other objects, and ignores changes that affect only the status. It also passes
-// an update that changes the UID. Such an event occurs if an object is deleted and created again while the watch is
-// interrupted.
+// Changed passes events that can affect other objects, and ignores changes that affect only the status, except for the
+// role templates that a Baseline uses. It also passes an update that changes the UID. Such an event occurs if an object
+// is deleted and created again while the watch is interrupted.
 var Changed = predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, is := e.ObjectOld.(*v1.Baseline)
+		now, still := e.ObjectNew.(*v1.Baseline)
+		return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
+			is && still && !slices.Equal(before.RoleTemplates(), now.RoleTemplates())
+	},
 })
 
 // Self returns the name of the object itself.
@@ -132,7 +137,7 @@ func ProjectToProjectBindings(
 	return names(bindings), err
 }
 
-// RoleTo returns the bindings of a kind, or the Baselines, that name a role template or a template that inherits it.
+// RoleTo returns the bindings of a kind, or the Baselines, that use a role template or a template that inherits it.
 // For each kind B, RoleTo[B] is a Lookup.
 func RoleTo[B roleUser](
 	ctx context.Context, reader client.Reader, role client.Object,
@@ -156,7 +161,7 @@ func RoleToRoles(ctx context.Context, reader client.Reader, role client.Object) 
 	return found, nil
 }
 
-// BindingToRoles returns the role template that a binding or Baseline refers to.
+// BindingToRoles returns the role templates that a binding or Baseline uses.
 func BindingToRoles(_ context.Context, _ client.Reader, binding client.Object) ([]types.NamespacedName, error) {
 	if b, ok := binding.(roleUser); ok {
 		return roles([]roleUser{b}), nil
@@ -164,7 +169,7 @@ func BindingToRoles(_ context.Context, _ client.Reader, binding client.Object) (
 	return nil, nil
 }
 
-// ClusterToRoles returns the role templates that bindings and Baselines for a Cluster refer to.
+// ClusterToRoles returns the role templates that bindings and Baselines for a Cluster use.
 func ClusterToRoles(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
 	bindings, err := targeting[*v1.ClusterRoleTemplateBinding](ctx, reader, cluster)
 	if err != nil {
@@ -238,10 +243,11 @@ func names[T client.Object](objects []T) []types.NamespacedName {
 	return found
 }
 
-func roles[B roleUser](bindings []B) []types.NamespacedName {
-	found := make([]types.NamespacedName, len(bindings))
-	for i, binding := range bindings {
-		found[i] = types.NamespacedName{Name: binding.RoleTemplate()}
+func roles[B roleUser](bindings []B) (found []types.NamespacedName) {
+	for _, binding := range bindings {
+		for _, role := range binding.RoleTemplates() {
+			found = append(found, types.NamespacedName{Name: role})
+		}
 	}
 	return found
 }

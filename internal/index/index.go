@@ -20,7 +20,7 @@ import (
 // Names of indexes.
 const (
 	byCluster   = "index.cluster"   // value of clusterName, or selecting for objects with a selector
-	byRole      = "index.role"      // roleTemplateName
+	byRole      = "index.role"      // each of RoleTemplates
 	bySubject   = "index.subject"   // workspace/kind/name; used by Grants
 	byProject   = "index.project"   // projectName
 	byNamespace = "index.namespace" // each of spec.namespaces
@@ -34,7 +34,7 @@ const selecting = "*"
 
 // Index adds the indexes to a cache. Call it before the cache is used.
 func Index(ctx context.Context, indexer client.FieldIndexer) error {
-	role := func(o client.Object) []string { return []string{o.(roleUser).RoleTemplate()} }
+	role := func(o client.Object) []string { return o.(roleUser).RoleTemplates() }
 	type field struct {
 		kind client.Object
 		name string

@@ -50,10 +50,10 @@ func ProjectBindingsOf(
 // roleUser is an object that uses the rights of a role template: a binding or a Baseline.
 type roleUser interface {
 	client.Object
-	RoleTemplate() string
+	RoleTemplates() []string
 }
 
-// BindingsWith returns the bindings of a kind, or the Baselines, that name a role template, in all namespaces.
+// BindingsWith returns the bindings of a kind, or the Baselines, that use a role template, in all namespaces.
 func BindingsWith[B roleUser](ctx context.Context, reader client.Reader, role string) ([]B, error) {
 	return lookUp[B](ctx, reader, "", byRole, role)
 }

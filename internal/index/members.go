@@ -54,6 +54,19 @@ func Members(
 	return members, nil, nil
 }
 
+// MembersToKeep is like Members, but it returns all Clusters in the namespace if the selector is invalid: any of them
+// may have been selected before, and keeps the objects that it has.
+func MembersToKeep(
+	ctx context.Context, reader client.Reader, namespace string, t v1.ClusterTarget,
+) ([]types.NamespacedName, *Problem, error) {
+	members, problem, err := Members(ctx, reader, namespace, t)
+	if problem != nil && problem.Reason == v1.ReasonInvalidSelector {
+		everything := v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{}}
+		members, _, err = Members(ctx, reader, namespace, everything)
+	}
+	return members, problem, err
+}
+
 func named(
 	ctx context.Context, reader client.Reader, name types.NamespacedName,
 ) ([]types.NamespacedName, *Problem, error) {

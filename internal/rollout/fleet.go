@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -299,13 +300,22 @@ func (f *Fleet) Deliver(c *Cluster) Delivery {
 	return DeliverPlan
 }
 
-// lostTime is how long a member in progress must be disconnected to count as lost. Most members reconnect sooner,
+// LostTime is how long a member in progress must be disconnected to count as lost. Most members reconnect sooner,
 // because usually only the network or the hub was down.
-const lostTime = 5 * time.Minute
+const LostTime = 5 * time.Minute
 
-// lost reports whether a member has been away for at least lostTime.
+// AwaySince returns when a disconnected member was disconnected according to its Cluster's conditions. Until they
+// contain that time, it returns the current time.
+func AwaySince(conditions []metav1.Condition, now time.Time) time.Time {
+	if c := meta.FindStatusCondition(conditions, v1.ConditionConnected); c != nil && c.Status == metav1.ConditionFalse {
+		return c.LastTransitionTime.Time
+	}
+	return now
+}
+
+// lost reports whether a member has been away for at least LostTime.
 func (f *Fleet) lost(c *Cluster) bool {
-	return c.Away != "" && !c.AwaySince.IsZero() && !f.now.Before(c.AwaySince.Add(lostTime))
+	return c.Away != "" && !c.AwaySince.IsZero() && !f.now.Before(c.AwaySince.Add(LostTime))
 }
 
 // working returns the reason to wait while members are in progress. It names the first lost member that keeps its
@@ -325,7 +335,7 @@ func (f *Fleet) working() Wait {
 				away = c
 			}
 		case !c.AwaySince.IsZero():
-			f.until = Sooner(f.until, c.AwaySince.Add(lostTime))
+			f.until = Sooner(f.until, c.AwaySince.Add(LostTime))
 		}
 		if away == nil {
 			away = c

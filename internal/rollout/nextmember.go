@@ -279,8 +279,8 @@ func (f *Fleet) Waves() []v1.WaveStatus {
 		}
 		s := v1.WaveStatus{Name: w.name, Clusters: Count(w.total, w.complete, w.active, w.failed, w.absent)}
 		if w.complete > 0 && w.complete+w.failed+w.absent == w.total && w.soak > 0 {
-			end := metav1.NewTime(w.last.Add(w.soak))
-			s.SoakUntil = &end
+			last, end := metav1.NewTime(w.last), metav1.NewTime(w.last.Add(w.soak))
+			s.CompletionTime, s.SoakUntil = &last, &end
 		}
 		all = append(all, s)
 	}

@@ -6,6 +6,7 @@ package wiring
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -43,6 +44,25 @@ func OnOtherChange(object client.Object, h handler.EventHandler, options ...buil
 // OnSource adds the reconcile requests from a source.
 func OnSource(from source.Source) Trigger {
 	return func(b *builder.Builder) { b.WatchesRawSource(from) }
+}
+
+// OnDemand returns a trigger for a source, and the function that starts the source. The source watches nothing before
+// the first call, which must come from a reconcile.
+func OnDemand(from source.Source) (trigger Trigger, start func() error) {
+	d := &onDemand{}
+	return OnSource(d), sync.OnceValue(func() error { return from.Start(d.ctx, d.queue) })
+}
+
+// onDemand is a source that keeps the arguments for the start of another source.
+type onDemand struct {
+	ctx   context.Context
+	queue Queue
+}
+
+// Start implements source.Source.
+func (d *onDemand) Start(ctx context.Context, q Queue) error {
+	d.ctx, d.queue = ctx, q
+	return nil
 }
 
 // OnStart calls f when the controller starts, before its first reconcile.

@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -60,7 +62,7 @@ func measureFan(ctx context.Context, programs framework.Programs, dir string, me
 	defer running.Wait()
 	defer cancel()
 	running.Go(func() { f.fleet.Run(ctx) })
-	if _, err := f.await(ctx, set.Guards); err != nil {
+	if _, err := f.await(ctx, set.Guards, f.members); err != nil {
 		return nil, err
 	}
 	return f.measure(ctx)
@@ -78,8 +80,8 @@ func (f *fan) enrol(ctx context.Context) (*sim.Sim, error) {
 	return sim.New(sim.Options{Server: f.hub.URL(), Bundle: bundle, Members: members})
 }
 
-// await waits until all members have received a set again, and returns the times of arrival.
-func (f *fan) await(ctx context.Context, id string) ([]time.Time, error) {
+// await waits until some members have received a set again, and returns the times of arrival.
+func (f *fan) await(ctx context.Context, id string, members int) ([]time.Time, error) {
 	var came []time.Time
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -89,13 +91,13 @@ func (f *fan) await(ctx context.Context, id string) ([]time.Time, error) {
 				came = append(came, arrival.At)
 			}
 		}
-		if len(came) >= f.members {
+		if len(came) >= members {
 			return came, nil
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("set %s came to %d of %d members: %w", id, len(came), f.members, ctx.Err())
+			return nil, fmt.Errorf("set %s came to %d of %d members: %w", id, len(came), members, ctx.Err())
 		}
 	}
 }
@@ -110,19 +112,35 @@ func (f *fan) measure(ctx context.Context) ([]row, error) {
 	if err := f.hub.Client.Create(ctx, template); err != nil {
 		return nil, err
 	}
+	if err := f.label(ctx); err != nil {
+		return nil, err
+	}
+	all, some := f.baseline("all", nil), f.baseline("some", map[string]string{tenth: "true"})
 	var rows []row
 	for _, step := range []struct {
 		what, id string
+		members  int
 		write    func() error
 	}{
-		{"one binding with a selector", "crtb/fan", func() error { return f.hub.Client.Create(ctx, b) }},
-		{"its role template changes", "role/fan", func() error {
+		{"one binding with a selector", "crtb/fan", f.members, func() error { return f.hub.Client.Create(ctx, b) }},
+		{"its role template changes", "role/fan", f.members, func() error {
 			return f.hub.Client.Patch(ctx, template, client.RawPatch("application/merge-patch+json",
 				[]byte(`{"spec":{"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["get","list"]}]}}`)))
 		}},
-		{"the binding is deleted", "crtb/fan", func() error { return f.hub.Client.Delete(ctx, b) }},
+		{"the binding is deleted", "crtb/fan", f.members, func() error { return f.hub.Client.Delete(ctx, b) }},
+		{"one Baseline of 10 objects with a selector", "baseline/all", f.members,
+			func() error { return f.hub.Client.Create(ctx, all) }},
+		{"one of its objects changes", "baseline/all", f.members, func() error {
+			before := all.DeepCopy()
+			all.Spec.Manifests[0] = f.manifest("changed")
+			return f.hub.Client.Patch(ctx, all, client.MergeFrom(before))
+		}},
+		{fmt.Sprintf("another Baseline for %d of them", f.labelled()), "baseline/some", f.labelled(),
+			func() error { return f.hub.Client.Create(ctx, some) }},
+		{"the first Baseline is deleted", "baseline/all", f.members,
+			func() error { return f.hub.Client.Delete(ctx, all) }},
 	} {
-		r, err := f.timed(ctx, step.id, step.write)
+		r, err := f.timed(ctx, step.id, step.members, step.write)
 		if err != nil {
 			return nil, err
 		}
@@ -130,6 +148,41 @@ func (f *fan) measure(ctx context.Context) ([]row, error) {
 		rows = append(rows, r)
 	}
 	return rows, nil
+}
+
+// tenth is the label of a tenth of the Clusters.
+const tenth = "tenth"
+
+func (f *fan) labelled() int { return max(f.members/10, 1) }
+
+// label labels a tenth of the Clusters.
+func (f *fan) label(ctx context.Context) error {
+	for i := range f.labelled() {
+		cluster, name := &v1.Cluster{}, sim.ClusterName(i, 1)
+		cluster.Namespace, cluster.Name = name.Namespace, name.Name
+		patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+tenth+`":"true"}}}`))
+		if err := f.hub.Client.Patch(ctx, cluster, patch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// baseline returns a Baseline of 10 objects for the Clusters with the given labels.
+func (f *fan) baseline(name string, labels map[string]string) *v1.Baseline {
+	b := &v1.Baseline{Spec: v1.BaselineSpec{RoleTemplateName: "fan"}}
+	b.Namespace, b.Name = sim.ClusterName(0, 1).Namespace, name
+	b.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: labels}
+	for i := range 10 {
+		b.Spec.Manifests = append(b.Spec.Manifests, f.manifest(fmt.Sprint(i)))
+	}
+	return b
+}
+
+func (f *fan) manifest(name string) v1.Manifest {
+	return v1.Manifest{RawExtension: runtime.RawExtension{Raw: fmt.Appendf(nil,
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default"},"data":{"text":%q}}`, name,
+		strings.Repeat("x", 1000))}}
 }
 
 // quietWrites is the number of writes that a control plane makes on its own while it settles.
@@ -153,7 +206,7 @@ func (f *fan) quiet(ctx context.Context) (float64, error) {
 
 // timed returns the times at which the set of one write arrived at each member, and the writes on the hub that it
 // caused.
-func (f *fan) timed(ctx context.Context, id string, write func() error) (row, error) {
+func (f *fan) timed(ctx context.Context, id string, members int, write func() error) (row, error) {
 	r := row{ofLast: true}
 	before, err := f.quiet(ctx)
 	if err != nil {
@@ -168,7 +221,7 @@ func (f *fan) timed(ctx context.Context, id string, write func() error) (row, er
 	if err := write(); err != nil {
 		return r, err
 	}
-	came, err := f.await(ctx, id)
+	came, err := f.await(ctx, id, members)
 	if err != nil {
 		return r, err
 	}

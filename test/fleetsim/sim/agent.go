@@ -202,6 +202,8 @@ func (a *agent) reportLocked() protocol.Report {
 			Requested:   map[string]string{"cpu": strconv.Itoa(a.requested + 1), "memory": "12Gi", "pods": "40"},
 		},
 		Health: protocol.Health{Healthy: true}, Leader: true,
-		Capabilities: protocol.Capabilities{Features: []string{protocol.FeatureSets, protocol.FeaturePlans}},
+		Capabilities: protocol.Capabilities{Features: []string{
+			protocol.FeatureSets, protocol.FeaturePlans, protocol.FeatureBaselines,
+		}},
 	}
 }

@@ -86,12 +86,16 @@ func (a *agent) serveSets(w http.ResponseWriter, r *http.Request) {
 	a.reached(r.URL.Query().Get(protocol.QueryCheckpoint))
 	state := protocol.SetState{ID: id, Phase: protocol.SetDeleted}
 	if r.Method == http.MethodPut {
-		digest, err := a.readSet(id, http.MaxBytesReader(w, r.Body, set.MaxSize))
-		if err != nil || digest == "" {
+		put, err := a.readSet(id, http.MaxBytesReader(w, r.Body, set.MaxSize))
+		if err != nil || put.Digest == "" {
 			http.Error(w, "this is no set", http.StatusUnprocessableEntity)
 			return
 		}
-		state.Phase, state.Digest = protocol.SetApplied, digest
+		state.Phase, state.Digest = protocol.SetApplied, put.Digest
+		if b := put.Content.Baseline; b != nil {
+			n := int32(len(b.Objects))
+			state.Baseline = &protocol.BaselineState{Revision: b.Revision, Objects: n, Healthy: n}
+		}
 	}
 	if topic := a.stream.Topic(protocol.SubjectSets); state.Phase == protocol.SetDeleted {
 		a.plans.remove(id)
@@ -103,21 +107,28 @@ func (a *agent) serveSets(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(state) // the client may be gone
 }
 
-// readSet returns the digest of a set, and its Plans. The simulator ignores its other objects.
-func (a *agent) readSet(id string, body io.Reader) (string, error) {
+// received is the part of a set that the simulator reads.
+type received struct {
+	Digest  string
+	Content struct{ Baseline *set.BaselineContent }
+}
+
+// readSet reads a set, and takes its Plans. The simulator ignores its other objects.
+func (a *agent) readSet(id string, body io.Reader) (received, error) {
+	var put received
 	if !strings.HasPrefix(id, "plan/") {
-		var put struct{ Digest string }
 		err := json.NewDecoder(body).Decode(&put)
-		return put.Digest, err
+		return put, err
 	}
 	raw, err := io.ReadAll(body)
 	if err != nil {
-		return "", fmt.Errorf("read set %s: %w", id, err)
+		return put, fmt.Errorf("read set %s: %w", id, err)
 	}
-	put, content, err := set.Parse(raw)
+	parsed, content, err := set.Parse(raw)
 	if err != nil {
-		return "", fmt.Errorf("read set %s: %w", id, err)
+		return put, fmt.Errorf("read set %s: %w", id, err)
 	}
 	a.take(content)
-	return put.Digest, nil
+	put.Digest = parsed.Digest
+	return put, nil
 }

@@ -1,0 +1,107 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package baseline
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/set"
+)
+
+// deliveries records the sets that a reconciler declares, and reports that all members have applied them.
+type deliveries map[string]map[types.NamespacedName]*set.Set
+
+func (d deliveries) Replace(key delivery.Key, sets map[types.NamespacedName]*set.Set) {
+	d[key.Kind] = sets
+}
+
+func (d deliveries) Outcomes(_ string, members []types.NamespacedName) (all []delivery.Outcome) {
+	for _, m := range members {
+		all = append(all, delivery.Outcome{Cluster: m.Name, Stage: delivery.Applied})
+	}
+	return all
+}
+
+// reconciled reconciles the Baseline team-a/cni with one member, while some requests of the manager fail.
+func reconciled(t *testing.T, fails interceptor.Funcs) (deliveries, *v1.Baseline, error) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1.AddToScheme, corev1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := &v1.Baseline{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "cni", UID: "u"}, Spec: v1.BaselineSpec{
+		ClusterTarget: v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{}}, RoleTemplateName: "cni",
+		Manifests: []v1.Manifest{{RawExtension: runtime.RawExtension{
+			Raw: []byte(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"a"}}`),
+		}}},
+	}}
+	hub := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(b).WithObjects(b,
+		&v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "prod"}},
+		&v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: "cni"}, Spec: v1.RoleTemplateSpec{
+			Context: v1.ContextCluster, External: "view",
+		}},
+	).WithInterceptorFuncs(fails).Build()
+	sets := deliveries{}
+	r := &Reconciler{
+		Client: hub, Live: hub, Sources: hub, Recorder: events.NewFakeRecorder(10), Deliveries: sets,
+		Values: &Values{Clusters: hub, Deliveries: sets}, Now: time.Now,
+	}
+	name := client.ObjectKeyFromObject(b)
+	_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: name})
+	if got := hub.Get(t.Context(), name, b); got != nil {
+		t.Fatal(got)
+	}
+	return sets, b, err
+}
+
+var errBroken = errors.New("the API server is broken")
+
+// An empty list of members would delete the objects everywhere.
+func TestAnErrorRemovesABaselineFromNoMember(t *testing.T) {
+	sets, _, err := reconciled(t, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if _, is := list.(*v1.ClusterList); is {
+				return errBroken
+			}
+			return c.List(ctx, list, options...)
+		},
+	})
+	if declared, is := sets[set.Baseline]; !errors.Is(err, errBroken) || is {
+		t.Errorf("got %v and the sets %v, want the error and nothing declared", err, declared)
+	}
+}
+
+func TestTheStatusIsWrittenEvenIfTheHistoryIsNot(t *testing.T) {
+	sets, b, err := reconciled(t, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+			if _, is := o.(*corev1.Secret); is {
+				return errBroken
+			}
+			return c.Create(ctx, o, options...)
+		},
+	})
+	if !errors.Is(err, errBroken) || len(sets[set.Baseline]) != 1 {
+		t.Errorf("got %v and the sets %v, want the error, and the set of the member", err, sets[set.Baseline])
+	}
+	if s := b.Status; s.Clusters == nil || s.Clusters.Summary != "1/1" || s.Revision == "" || len(s.History) > 0 {
+		t.Errorf("got the status %+v, want the progress, and no history", s)
+	}
+}
