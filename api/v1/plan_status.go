@@ -215,8 +215,8 @@ const (
 	// reachable member is up to date.
 	//
 	// The reasons for True are Complete, NoNodes and NoClusters. The reasons for False are Applying, AwaitingRetry,
-	// AwaitingApproval, AwaitingWindow, AwaitingSlot, AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, MemberLost,
-	// MemberAhead, NodeFailed, TooManyFailures, ClusterNotFound, InvalidSelector, InvalidPlan, WrongNamespace,
+	// AwaitingApproval, AwaitingWindow, AwaitingSlot, AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway,
+	// MemberLost, MemberAhead, NodeFailed, TooManyFailures, ClusterNotFound, InvalidSelector, InvalidPlan, WrongNamespace,
 	// AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch and DeliveryFailed. If LatestResolved is False, its reason
 	// applies to Complete, too.
 	ConditionComplete = "Complete"

@@ -11,8 +11,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// ApprovedBy returns the user who has approved a revision for a wave, or "" if no user has. Approvals of other revisions
-// do not count.
+// ApprovedBy returns the user who has approved a revision for a wave, or "" if no user has. Approvals of other
+// revisions do not count.
 func ApprovedBy(wave, revision string, approvals []v1.Approval) string {
 	for _, a := range approvals {
 		if revision != "" && a.Wave == wave && a.Revision == revision {

@@ -4,6 +4,7 @@
 package rollout_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,7 +64,7 @@ func TestApprovalRevisionChangesWithEverythingButPauseAndApprovals(t *testing.T)
 		"image":     {"uid", "r", func(s *v1.PlanSpec) { s.Upgrade.Image = "j" }, false},
 		"version":   {"uid", "r", func(s *v1.PlanSpec) { s.Version = "v2" }, false},
 		"members":   {"uid", "r", func(s *v1.PlanSpec) { s.ClusterSelector = &metav1.LabelSelector{} }, false},
-		"waves":     {"uid", "r", func(s *v1.PlanSpec) { s.Rollout.Waves[0], s.Rollout.Waves[1] = s.Rollout.Waves[1], s.Rollout.Waves[0] }, false},
+		"waves":     {"uid", "r", func(s *v1.PlanSpec) { slices.Reverse(s.Rollout.Waves) }, false},
 		"a wave's members": {"uid", "r", func(s *v1.PlanSpec) {
 			s.Rollout.Waves[0].ClusterSelector = &metav1.LabelSelector{}
 		}, false},
@@ -146,7 +147,7 @@ func TestWavesWaitForApproval(t *testing.T) {
 			first: rollout.Cluster{Claim: complete()}, second: rollout.Cluster{Name: "-"}, change: approved("canary"),
 			reason: v1.ReasonAwaitingApproval, given: given{plan, nothing, nothing},
 		},
-		"members that are away wait for nobody": {
+		"members that are away wait for no approval": {
 			first: rollout.Cluster{Claim: complete()}, second: rollout.Cluster{Away: "lost"},
 			last: rollout.Cluster{Away: "lost"}, change: approved("canary"), reason: v1.ReasonMembersAway,
 			given: given{plan, nothing, nothing},

@@ -87,10 +87,12 @@ func testApproval(t *testing.T, h *fixture) {
 	})
 	wantTaken(t, planner.Create(t.Context(), made))
 	t.Run("approving takes the verb, and no right to run plans", func(t *testing.T) {
-		wantRefused(t, planner.Update(t.Context(), withApprovals(t, made, approvalBy("planner", "prod")), dry), "user planner "+verb)
+		own := withApprovals(t, made, approvalBy("planner", "prod"))
+		wantRefused(t, planner.Update(t.Context(), own, dry), "user planner "+verb)
 		wantRefused(t, planner.Update(t.Context(), withApprovals(t, made, approvalBy("approver", "prod")), dry), inTheName)
 		wantRefused(t, approver.Update(t.Context(), withApprovals(t, made, approvalBy("lead", "prod")), dry), inTheName)
-		wantRefused(t, approver.Update(t.Context(), withApprovals(t, made, approvalBy("approver", "prod"), approvalBy("lead", "canary")), dry), inTheName+" lead")
+		mixed := withApprovals(t, made, approvalBy("approver", "prod"), approvalBy("lead", "canary"))
+		wantRefused(t, approver.Update(t.Context(), mixed, dry), inTheName+" lead")
 		more := withApprovals(t, made, approvalBy("approver", "prod"))
 		wantTaken(t, unstructured.SetNestedField(more.Object, "v2", "spec", "version"))
 		wantRefused(t, approver.Update(t.Context(), more, dry), "user approver cannot run-plans")
@@ -137,18 +139,21 @@ func testApproval(t *testing.T, h *fixture) {
 			wantRefused(t, err, "user "+user+" "+inTheName+" approver")
 		}
 		wantRefused(t, h.Client.Patch(t.Context(), gatedPlan(t, workspace, "k3s"), patch, dry), inTheName+" approver")
-		patch = merge(`{"spec":{"approvals":[{"wave":"prod","revision":"%s","approvedBy":"%s"}]}}`, approvedRevision, managerUser(t))
+		patch = merge(`{"spec":{"approvals":[{"wave":"prod","revision":"%s","approvedBy":"%s"}]}}`, approvedRevision,
+			managerUser(t))
 		wantRefused(t, h.manager(t).Patch(t.Context(), gatedPlan(t, workspace, "k3s"), patch, dry), verb)
 	})
 	t.Run("approvals remain when others write the Plan, and anyone who updates it can remove them", func(t *testing.T) {
 		wantTaken(t, approver.Patch(t.Context(), gatedPlan(t, workspace, "k3s"), merge(
 			`{"spec":{"approvals":[{"wave":"prod","revision":"%s","approvedBy":"approver"}]}}`, approvedRevision)))
-		wantTaken(t, planner.Patch(t.Context(), gatedPlan(t, workspace, "k3s"), merge(`{"spec":{"version":"v2"},"metadata":{"labels":{"a":"b"}}}`)))
+		edit := merge(`{"spec":{"version":"v2"},"metadata":{"labels":{"a":"b"}}}`)
+		wantTaken(t, planner.Patch(t.Context(), gatedPlan(t, workspace, "k3s"), edit))
 		if got := h.approvalsOf(t, made); !slices.Equal(got, []string{"prod by approver"}) {
 			t.Errorf("after an edit the approvals are %v, want that of approver", got)
 		}
 		h.allow(t, "pauser", workspace, may("plans", "get", "patch"))
-		wantTaken(t, h.as(t, "pauser").Patch(t.Context(), gatedPlan(t, workspace, "k3s"), merge(`{"spec":{"approvals":null}}`)))
+		removal := merge(`{"spec":{"approvals":null}}`)
+		wantTaken(t, h.as(t, "pauser").Patch(t.Context(), gatedPlan(t, workspace, "k3s"), removal))
 		if got := h.approvalsOf(t, made); len(got) != 0 {
 			t.Errorf("the approvals are %v, want that they were removed", got)
 		}
@@ -180,7 +185,8 @@ func testApprovalBesideGitOps(t *testing.T, h *fixture) {
 		t.Errorf("a diff shows the spec %v, want %v", diff.Object["spec"], before.Object["spec"])
 	}
 	if got := apply(git); got.GetResourceVersion() != before.GetResourceVersion() {
-		t.Errorf("applying again writes version %s, want none after %s", got.GetResourceVersion(), before.GetResourceVersion())
+		t.Errorf("applying again writes version %s, want none after %s", got.GetResourceVersion(),
+			before.GetResourceVersion())
 	}
 	apply(withApprovals(t, git, approvalBy(flux, "canary")))
 	if got := h.approvalsOf(t, git); len(got) != 2 {
@@ -199,7 +205,8 @@ func testApprovalSchema(t *testing.T, h *fixture) {
 		wantTaken(t, unstructured.SetNestedSlice(b.Object, []any{map[string]any{"name": "a", "approval": approval}},
 			"spec", "rollout", "waves"))
 		err := h.Client.Create(t.Context(), b, client.DryRunAll)
-		if (err == nil) != taken || err != nil && !strings.Contains(err.Error(), "waves of a Baseline cannot require approval") {
+		const refusal = "waves of a Baseline cannot require approval"
+		if (err == nil) != taken || err != nil && !strings.Contains(err.Error(), refusal) {
 			t.Errorf("a Baseline with approval %s: %v, want that it is taken: %v", approval, err, taken)
 		}
 	}

@@ -206,8 +206,8 @@ func setApproval(plan *v1.Plan, entry v1.Approval) {
 	plan.Spec.Approvals = append(approvals, entry)
 }
 
-// addApproval writes an approval. If another client changes the plan meanwhile, it adds the same approval to the changed
-// plan, where it does not count unless the plan's revision is still the same.
+// addApproval writes an approval. If another client changes the plan meanwhile, it adds the same approval to the
+// changed plan, where it does not count unless the plan's revision is still the same.
 func addApproval(ctx context.Context, h *cli.Hub, w client.Client, before, plan *v1.Plan, entry v1.Approval) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		now := &v1.Plan{}
