@@ -74,9 +74,10 @@ deletionPolicy: Orphan`,
 	"Plan": `
 clusterSelector: {matchLabels: {env: prod}, matchExpressions: [{key: a, operator: In, values: [b]}]}
 nodeSelector: {matchLabels: {env: prod}, matchExpressions: [{key: a, operator: In, values: [b]}]}
+approvals: [{wave: canary, revision: 0123456789abcdef0123456789abcdef0123456789abcdef01234567, approvedBy: alice}]
 rollout:
   maxConcurrentClusters: 5
-  waves: [{name: canary, clusterSelector: {matchLabels: {ring: canary}, matchExpressions: [{key: a, operator: In, values: [b]}]}, soak: 1h}, {name: rest}]
+  waves: [{name: canary, clusterSelector: {matchLabels: {ring: canary}, matchExpressions: [{key: a, operator: In, values: [b]}]}, soak: 1h, approval: Required}, {name: rest}]
 window: {days: [Sat], startTime: "02:00"}
 retries: {limit: 5, backoff: 1m}
 version: v1

@@ -132,6 +132,7 @@ type BaselinePace struct {
 	// is complete, without waiting. A member that is disconnected for five minutes while in progress counts as failed.
 	// +optional
 	// +structType=atomic
+	// +kubebuilder:validation:XValidation:rule="!has(self.waves) || self.waves.all(w, !has(w.approval) || w.approval == 'None')",message="waves of a Baseline cannot require approval: set approval to None, or set paused to wait"
 	Rollout *Rollout `json:"rollout,omitempty"`
 
 	// paused prevents further members from receiving a new revision. It has no effect without rollout. The default is

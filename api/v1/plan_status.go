@@ -111,6 +111,9 @@ type WaveStatus struct {
 	// soakUntil is the time when the wave's soak time ends. The field is absent until the wave is complete.
 	// +optional
 	SoakUntil *metav1.Time `json:"soakUntil,omitempty"`
+	// approval is the approval of the wave. The field is absent if the wave does not require one.
+	// +optional
+	Approval *WaveApproval `json:"approval,omitempty"`
 }
 
 // PlanMember describes the progress of the plan in a member.
@@ -216,8 +219,8 @@ const (
 	// reachable member is up to date.
 	//
 	// The reasons for True are Complete, NoNodes and NoClusters. The reasons for False are Applying, AwaitingRetry,
-	// AwaitingWindow, AwaitingSlot, AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, MemberLost,
-	// MemberAhead, NodeFailed, TooManyFailures, ClusterNotFound, InvalidSelector, InvalidPlan, WrongNamespace,
+	// AwaitingApproval, AwaitingWindow, AwaitingSlot, AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway,
+	// MemberLost, MemberAhead, NodeFailed, TooManyFailures, ClusterNotFound, InvalidSelector, InvalidPlan, WrongNamespace,
 	// AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch and DeliveryFailed. If LatestResolved is False, its reason
 	// applies to Complete, too.
 	ConditionComplete = "Complete"
@@ -254,6 +257,8 @@ const (
 	// ReasonAwaitingNodes means that the remaining nodes are not ready or have taints that the plan does not tolerate, or
 	// that a node has completed the plan but is not ready again yet.
 	ReasonAwaitingNodes = "AwaitingNodes"
+	// ReasonAwaitingApproval means that a wave requires approval. The message names the wave and the revision to approve.
+	ReasonAwaitingApproval = "AwaitingApproval"
 	// ReasonSoaking means that a wave is complete, but its soak time has not passed yet.
 	ReasonSoaking = "Soaking"
 	// ReasonSettling means that a node has completed the plan, but counts toward concurrency until postCompleteDelay has

@@ -99,6 +99,15 @@ type PlanTarget struct {
 	// +optional
 	// +structType=atomic
 	Rollout *Rollout `json:"rollout,omitempty"`
+
+	// approvals are approvals of waves that require one. Adding or changing an entry requires the verb "approve" on the
+	// Plan. "kubectl drover plan approve" adds entries. Anyone who can update the Plan can remove them. At most 32 are
+	// allowed.
+	// +optional
+	// +listType=map
+	// +listMapKey=wave
+	// +kubebuilder:validation:MaxItems=32
+	Approvals []Approval `json:"approvals,omitempty"`
 }
 
 // Rollout defines the order in which a Plan is applied to members, and how many members it is applied to at the same
@@ -156,6 +165,12 @@ type Wave struct {
 	// +kubebuilder:validation:Pattern=`^([0-9]+([.][0-9]+)?(ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration, for example 30s or 10m"
 	Soak *metav1.Duration `json:"soak,omitempty"`
+
+	// approval determines whether the wave starts only after a user has approved the plan for it. With Required, no work
+	// starts in this wave and later ones until spec.approvals contains an approval of the plan's current revision. The
+	// default is None. Baselines accept only None.
+	// +optional
+	Approval ApprovalPolicy `json:"approval,omitempty"`
 }
 
 // PlanPace defines which nodes in a member the plan applies to, how many of them can be in progress at the same time,

@@ -27,6 +27,7 @@ func changing() map[string]string {
 		"revoke":                "revoke alice viewer --cluster prod",
 		"project create":        "project create web --cluster prod",
 		"project add-namespace": "project add-namespace web shop",
+		"plan approve":          "plan approve k3s",
 		"plan pause":            "plan pause k3s",
 		"plan resume":           "plan resume k3s",
 		"plan retry":            "plan retry k3s",

@@ -150,7 +150,11 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, s *scope) error {
 		s.fail(v1.ReasonInvalidPlan, err.Error()+": change the plan", true)
 	}
 	revision, err := rollout.Revision(hash, &s.spec.PlanPace)
-	s.fleet = rollout.FleetPlan{Name: s.plan.Name, Pace: rollout.PaceOf(&s.plan.Spec), Hash: hash, Revision: revision, Resume: s.plan.Annotations[v1.AnnotationResume]}
+	s.fleet = rollout.FleetPlan{Name: s.plan.Name, Pace: rollout.PaceOf(&s.plan.Spec), Hash: hash, Revision: revision,
+		Resume: s.plan.Annotations[v1.AnnotationResume], Approvals: s.plan.Spec.Approvals}
+	if err == nil {
+		s.fleet.ApprovalRevision, err = rollout.ApprovalRevision(s.plan.UID, revision, &s.plan.Spec)
+	}
 	return err
 }
 

@@ -51,12 +51,18 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope) (ctrl.Result, er
 	observed := s.plan.Status.ObservedGeneration == s.plan.Generation
 	change := status.Change{Until: r.again(s), Rest: statusPause, Fill: func(update *status.Update) bool {
 		v := s.conclusion()
+		waves := s.plan.Status.Waves
 		s.fill(r.Deliveries.Outcomes(set.ID(set.Plan, s.plan.Name), s.delivered()))
+		approved := s.recordApprovals(waves, metav1.NewTime(r.Now()))
+		for _, w := range approved {
+			update.Event(status.Event{Reason: v1.ReasonWaveApproved, Action: "Approve",
+				Message: fmt.Sprintf("%s approved wave %s, revision %s", w.Approval.ApprovedBy, w.Name, w.Approval.Revision)})
+		}
 		news := r.conclude(s.plan, s.release, v) && r.Now().Sub(r.written.Told(s.plan, v.reason)) >= reasonPause
 		if news {
 			update.Event(status.Event{Warning: v.warning(), Reason: v.reason, Action: "RollOut", Message: v.message, Rare: true})
 		}
-		return news || !observed
+		return news || !observed || len(approved) > 0
 	}}
 	if observed && r.unreported(s) {
 		change.Delay = listenAgain // a write now would briefly remove reports that agents are about to send again

@@ -27,6 +27,9 @@ type FleetPlan struct {
 	// Resume is the Plan's annotation v1.AnnotationResume. A user sets it to the current revision to continue the
 	// plan although members are ahead.
 	Resume string
+	// ApprovalRevision is the result of the function of the same name. Approvals are the approvals in the spec.
+	ApprovalRevision string
+	Approvals        []v1.Approval
 	// Omitted contains the counts of members that the caller omitted, by wave. These members affect a step only through
 	// their counts.
 	Omitted []OmittedMembers
@@ -132,6 +135,7 @@ type Fleet struct {
 	failed   int
 	slots    int // slots that are taken
 	opened   int // the last wave in which a member has started
+	gate     int // the first wave that needs an approval and has none, or the number of waves
 	until    time.Time
 }
 
@@ -152,6 +156,7 @@ func NewFleet(clusters []Cluster, plan FleetPlan, now time.Time) (*Fleet, error)
 	if err != nil {
 		return nil, err
 	}
+	f.gate = f.closedGate()
 	for i, omitted := range plan.Omitted {
 		w := &f.waves[i]
 		w.total, w.complete, w.absent, w.last = omitted.Total, omitted.Complete, omitted.Absent, omitted.Last
@@ -295,6 +300,8 @@ func (f *Fleet) Deliver(c *Cluster) Delivery {
 	case !f.current(c), f.plan.Pace.Paused, f.unlooked(c), f.ahead(c):
 		return DeliverPaused
 	case f.stopped && c.Claim.Complete == nil && c.Claim.Failed == nil:
+		return DeliverPaused
+	case c.Claim.Complete == nil && f.unapproved(c):
 		return DeliverPaused
 	}
 	return DeliverPlan

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 )
@@ -40,6 +41,15 @@ func Hash(work *v1.NodeWork, version string, secrets map[string]string) (string,
 // Revision returns a digest of the hash and the node selector. A member starts the plan again when either of them
 // changes.
 func Revision(hash string, pace *v1.PlanPace) (string, error) { return digest(hash, pace.NodeSelector) }
+
+// ApprovalRevision returns the digest that a user approves. An approval must not count for any other work, members or
+// pace, so the digest covers the revision and the whole spec, except for a pause and the approvals themselves. The UID
+// ensures that an approval does not count for a copy of the plan, or for a plan that is created again.
+func ApprovalRevision(uid types.UID, revision string, spec *v1.PlanSpec) (string, error) {
+	approved := *spec
+	approved.Paused, approved.Approvals = false, nil
+	return digest(uid, revision, approved)
+}
 
 // digest returns a digest of the JSON of parts. The JSON is canonical, because encoding/json writes fields in
 // declaration order and sorts map keys.

@@ -169,6 +169,9 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 		return nil, f.unless(Wait{Reason: v1.ReasonAwaitingWindow, Message: opens("the window", until)})
 	}
 	if f.slots >= max(f.plan.Pace.MaxConcurrent, 1) {
+		if f.slotUnapproved() {
+			return nil, f.awaitApproval()
+		}
 		return nil, f.working()
 	}
 	return best, Wait{}
@@ -178,6 +181,9 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 // wait.
 func (f *Fleet) openWaves() (int, Wait) {
 	for i, w := range f.waves {
+		if i == f.gate {
+			return i, f.awaitApproval()
+		}
 		if i < f.opened {
 			continue
 		}
@@ -282,6 +288,7 @@ func (f *Fleet) Waves() []v1.WaveStatus {
 			last, end := metav1.NewTime(w.last), metav1.NewTime(w.last.Add(w.soak))
 			s.CompletionTime, s.SoakUntil = &last, &end
 		}
+		s.Approval = f.approvalOf(i)
 		all = append(all, s)
 	}
 	return all

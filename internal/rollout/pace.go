@@ -37,6 +37,8 @@ type Wave struct {
 	Share int
 	// Soak is how long the wave must have been complete before the next wave may start.
 	Soak time.Duration
+	// NeedsApproval reports whether the wave may start only after a user has approved it.
+	NeedsApproval bool
 }
 
 // PaceOf returns the pace that a Plan specifies.
@@ -48,7 +50,8 @@ func PaceOf(spec *v1.PlanSpec) Pace {
 	}
 	p.MaxConcurrent, p.MaxFailed = max(int(r.MaxConcurrentClusters), 1), int(r.MaxFailedClusters)
 	for _, w := range r.Waves {
-		p.Waves = append(p.Waves, Wave{Name: w.Name, Selector: w.ClusterSelector, Soak: duration(w.Soak, 0)})
+		p.Waves = append(p.Waves, Wave{Name: w.Name, Selector: w.ClusterSelector, Soak: duration(w.Soak, 0),
+			NeedsApproval: w.Approval == v1.ApprovalRequired})
 	}
 	return p
 }

@@ -21,6 +21,7 @@ func TestFluxAndArgoCDReadTheSameHealth(t *testing.T) {
 		"testdata/cluster_tunnel_lost_degraded.yaml":       status.InProgressStatus,
 		"testdata/cluster_api_server_degraded.yaml":        status.InProgressStatus,
 		"testdata/plan_paused_suspended.yaml":              status.InProgressStatus,
+		"testdata/plan_awaiting_approval_suspended.yaml":   status.InProgressStatus,
 	}
 	for _, tt := range readHealthCases(t) {
 		t.Run(tt.InputPath, func(t *testing.T) {

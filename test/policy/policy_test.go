@@ -181,6 +181,9 @@ func (h *fixture) awaitPolicies(t *testing.T) {
 	tries["drover-plan"] = func(ctx context.Context) error {
 		return probe.Create(ctx, in("{kind: Plan, metadata: {name: x, namespace: WS}, spec: {clusterName: a, version: v1, upgrade: {image: a}}}"), client.DryRunAll)
 	}
+	tries["drover-plan-approval"] = func(ctx context.Context) error {
+		return h.Client.Create(ctx, gatedPlan(t, h.workspace, "x", approvalBy("another", "prod")), client.DryRunAll)
+	}
 	tries["drover-plan-target"] = func(ctx context.Context) error {
 		return probe.Create(ctx, in("{kind: Plan, metadata: {name: x, namespace: WS}, spec: {version: v1, upgrade: {image: a}}}"), client.DryRunAll)
 	}
@@ -299,6 +302,9 @@ func TestPolicies(t *testing.T) {
 		"CVE-2021-25320, CVE-2026-44935: only a user who may read a Secret gives it to plans":    testPlanSecret,
 		"a Baseline takes bind, and has no Secrets in it":                                        testBaseline,
 		"what a Baseline applies takes a separate right":                                         testBaselineSource,
+		"approving a wave takes the verb approve and the user's own name":                        testApproval,
+		"tools that apply a Plan from Git keep its approvals":                                    testApprovalBesideGitOps,
+		"a Baseline accepts no wave that waits for approval":                                     testApprovalSchema,
 		"only the manager writes claims of plans":                                                testPlanClaims,
 		"making instructions of a host takes a separate right":                                   testHostInstructions,
 		"what is done by root on machines takes a separate right":                                testInstallationSecret,
@@ -738,7 +744,7 @@ func testWorkspaceRoles(t *testing.T, h *fixture) {
 		object(t, fmt.Sprintf("{kind: Project, metadata: {namespace: %s, name: all}, spec: {clusterSelector: {}, namespaces: [web], podSecurity: privileged}}", h.workspace)),
 		object(t, fmt.Sprintf("{kind: Plan, metadata: {namespace: %s, name: all}, spec: {clusterSelector: {}, version: v1, upgrade: {image: a}}}", h.workspace)),
 	}
-	h.AwaitRights(t, "wsadmin", h.workspace, may("projects", "create", "updatepsa"), may("roletemplates", "bind"), may("clusters", "run-plans"))
+	h.AwaitRights(t, "wsadmin", h.workspace, may("projects", "create", "updatepsa"), may("roletemplates", "bind"), may("clusters", "run-plans"), may("plans", "approve"))
 	h.AwaitRights(t, "wsedit", h.workspace, may("projects", "list"))
 	h.AwaitRights(t, "wsview", h.workspace, may("projects", "list"))
 	admin := h.as(t, "wsadmin")

@@ -121,7 +121,7 @@ func (d *display) line(p *v1.Plan) string {
 		parts[0] = fmt.Sprintf("%s: clusters %s, nodes %s", reason, summary(p.Status.Clusters), summary(p.Status.Nodes))
 	}
 	for _, w := range p.Status.Waves {
-		parts = append(parts, fmt.Sprintf("%s %s", cli.Plain(w.Name), cli.Plain(w.Clusters.Summary)))
+		parts = append(parts, fmt.Sprintf("%s %s%s", cli.Plain(w.Name), cli.Plain(w.Clusters.Summary), approval(&w)))
 	}
 	if len(p.Status.Applying) > 0 {
 		a := p.Status.Applying[0]
@@ -143,9 +143,9 @@ func (d *display) picture(p *v1.Plan) string {
 		fmt.Fprintf(&b, "%-*.*s %s %s%s\n", nameWidth, nameWidth, cli.Plain(name), bar(c), summary(c), more)
 	}
 	for _, w := range p.Status.Waves {
-		more := ""
+		more := approval(&w)
 		if w.SoakUntil != nil && w.SoakUntil.After(d.now()) {
-			more = "  soaks for " + w.SoakUntil.Sub(d.now()).Round(time.Second).String()
+			more += "  soaks for " + w.SoakUntil.Sub(d.now()).Round(time.Second).String()
 		}
 		row(w.Name, &w.Clusters, more)
 	}
@@ -162,6 +162,17 @@ func (d *display) picture(p *v1.Plan) string {
 		fmt.Fprintf(&b, "    %s\n", failure(&p.Status.Failures[i]))
 	}
 	return b.String()
+}
+
+// approval describes the approval of a wave that requires one.
+func approval(w *v1.WaveStatus) string {
+	switch {
+	case w.Approval == nil:
+		return ""
+	case w.Approval.ApprovedBy == "":
+		return "  not approved"
+	}
+	return "  approved by " + cli.Plain(w.Approval.ApprovedBy)
 }
 
 // place returns the name of a node, preceded by the name of its member if the node belongs to one.

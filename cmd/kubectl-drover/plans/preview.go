@@ -263,6 +263,7 @@ func (r *previewOptions) fill(ctx context.Context, h *cli.Hub, name string, a *p
 		scenario.Plan.Spec.Paused = false
 		a.remark("the plan is paused: it takes none of these steps until spec.paused is false")
 	}
+	a.approveAll()
 	if scenario.Plan.Spec.Channel != "" {
 		scenario.Latest = cmp.Or(scenario.Plan.Status.LatestVersion, "unknown") // the steps do not depend on the version
 		if scenario.Plan.Spec.Version != "" {

@@ -17,3 +17,6 @@ func (p *Simulation) Edit(change func(*v1.PlanSpec)) error {
 	change(&p.source.Spec)
 	return p.prepare()
 }
+
+// ApprovalRevision returns the revision that users approve.
+func (p *Simulation) ApprovalRevision() string { return p.fleet.ApprovalRevision }

@@ -102,7 +102,12 @@ func (p *Simulation) prepare() error {
 		return nil
 	}
 	revision, err := rollout.Revision(hash, &spec.PlanPace)
-	p.fleet = &rollout.FleetPlan{Name: plan.Name, Pace: rollout.PaceOf(&plan.Spec), Hash: hash, Revision: revision}
+	if err != nil {
+		return err
+	}
+	p.fleet = &rollout.FleetPlan{Name: plan.Name, Pace: rollout.PaceOf(&plan.Spec), Hash: hash, Revision: revision,
+		Approvals: plan.Spec.Approvals}
+	p.fleet.ApprovalRevision, err = rollout.ApprovalRevision(plan.UID, revision, &plan.Spec)
 	return err
 }
 

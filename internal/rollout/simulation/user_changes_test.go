@@ -24,6 +24,81 @@ type changing struct {
 	// failures reports whether members fail. A member whose nodes are retried after a pause may be at work although all
 	// slots are taken.
 	failures bool
+	// approved contains, for each wave, the plan that users have approved most recently, without its pause and approvals.
+	approved map[string]string
+	spec     v1.PlanSpec // as users have changed it
+}
+
+// edit changes the plan.
+func (m *changing) edit(change func(*v1.PlanSpec)) error {
+	return m.Edit(func(s *v1.PlanSpec) {
+		change(s)
+		m.spec = *s.DeepCopy()
+	})
+}
+
+// content returns what an approval of the plan approves. It is independent of the digest that the planner uses.
+func (m *changing) content() string {
+	return fmt.Sprintf("version %s, up to %d failed", m.spec.Version, m.spec.Rollout.MaxFailedClusters)
+}
+
+// approve approves the plan for a wave, or withdraws the approval of the wave.
+func (m *changing) approve(wave string, approves bool) error {
+	delete(m.approved, wave)
+	if approves {
+		m.approved[wave] = m.content()
+	}
+	return m.edit(func(s *v1.PlanSpec) {
+		s.Approvals = slices.DeleteFunc(s.Approvals, func(a v1.Approval) bool { return a.Wave == wave })
+		if approves {
+			s.Approvals = append(s.Approvals, v1.Approval{Wave: wave, Revision: m.ApprovalRevision(), ApprovedBy: "alice"})
+		}
+	})
+}
+
+// closed returns the first wave that requires an approval and has none. It returns the number of waves if there is no
+// such wave.
+func (m *changing) closed() int {
+	waves := m.spec.Rollout.Waves
+	for i, w := range waves {
+		if w.Approval == v1.ApprovalRequired && m.approved[w.Name] != m.content() {
+			return i
+		}
+	}
+	return len(waves) + 1
+}
+
+// checkApproval checks that no work starts in a wave without approval, or in a wave after it.
+func (m *changing) checkApproval(l simulation.Event) error {
+	starts := []rollout.Verb{rollout.VerbBegin, rollout.VerbRestart, rollout.VerbRetry, rollout.VerbPrepare,
+		rollout.VerbCordon, rollout.VerbDrain, rollout.VerbUpgrade}
+	if !slices.Contains(starts, l.Verb) {
+		return nil
+	}
+	for i := range m.Clusters {
+		c := &m.Clusters[i]
+		complete := c.Claim != nil && c.Claim.Complete != nil && l.Node != "" // it repairs what was approved
+		if c.Name != l.Cluster || complete {
+			continue
+		}
+		wave := slices.IndexFunc(m.spec.Rollout.Waves, func(w v1.Wave) bool { return w.Name == c.Labels["ring"] })
+		if wave < 0 {
+			wave = len(m.spec.Rollout.Waves)
+		}
+		if wave >= m.closed() {
+			return fmt.Errorf("%v: %s %s/%s in wave %d, although wave %d is not approved", l.At, l.Verb, l.Cluster, l.Node,
+				wave, m.closed())
+		}
+	}
+	return nil
+}
+
+// checkWait checks that a plan waits for approval only if a wave has none.
+func (m *changing) checkWait(why rollout.Wait) error {
+	if why.Reason == v1.ReasonAwaitingApproval && m.closed() > len(m.spec.Rollout.Waves) {
+		return fmt.Errorf("%v: the plan waits although all waves are approved: %s", m.Now, why.Message)
+	}
+	return nil
 }
 
 // working counts the members at work, except one.
@@ -44,6 +119,9 @@ func (m *changing) working(but string) int {
 // checkStep checks the invariants after each step, whatever users do.
 func (m *changing) checkStep(l simulation.Event) error {
 	m.lines = append(m.lines, fmt.Sprint(l))
+	if err := m.checkApproval(l); err != nil {
+		return err
+	}
 	limit := int(m.scenario.Plan.Spec.Rollout.MaxConcurrentClusters)
 	if l.Node == "" && l.Verb == rollout.VerbBegin && m.working(l.Cluster) >= limit {
 		return fmt.Errorf("%v: member %s begins beside %d", l.At, l.Cluster, m.working(l.Cluster))
@@ -67,14 +145,14 @@ func (m *changing) checkStep(l simulation.Event) error {
 func (m *changing) change(r *rand.Rand) error {
 	what, err := "", error(nil)
 	c := &m.Clusters[r.IntN(len(m.Clusters))]
-	switch r.IntN(5) {
+	switch r.IntN(8) {
 	case 0:
-		what, err = "pause", m.Edit(func(s *v1.PlanSpec) { s.Paused = true })
+		what, err = "pause", m.edit(func(s *v1.PlanSpec) { s.Paused = true })
 	case 1:
-		what, err = "resume", m.Edit(func(s *v1.PlanSpec) { s.Paused = false })
+		what, err = "resume", m.edit(func(s *v1.PlanSpec) { s.Paused = false })
 	case 2:
 		version := fmt.Sprintf("v%d", 1+r.IntN(2)) // only two, so that it is often changed back
-		what, err = "edit to "+version, m.Edit(func(s *v1.PlanSpec) { s.Version = version })
+		what, err = "edit to "+version, m.edit(func(s *v1.PlanSpec) { s.Version = version })
 	case 3:
 		c.Selected = !c.Selected
 		what = fmt.Sprintf("%s selected %v", c.Name, c.Selected)
@@ -85,6 +163,13 @@ func (m *changing) change(r *rand.Rand) error {
 			}
 		}
 		what = c.Name + " restarts"
+	case 5:
+		what, err = "more failures", m.edit(func(s *v1.PlanSpec) { s.Rollout.MaxFailedClusters++ })
+	default:
+		if len(m.spec.Rollout.Waves) > 0 {
+			wave, approves := m.spec.Rollout.Waves[r.IntN(len(m.spec.Rollout.Waves))].Name, r.IntN(4) > 0
+			what, err = fmt.Sprintf("approve wave %s: %v", wave, approves), m.approve(wave, approves)
+		}
 	}
 	m.lines = append(m.lines, fmt.Sprintf("%v: %s", m.Now, what))
 	return err
@@ -95,7 +180,12 @@ func (m *changing) undo() error {
 	for i := range m.Clusters {
 		m.Clusters[i].Selected = true
 	}
-	return m.Edit(func(s *v1.PlanSpec) { s.Paused = false })
+	for _, w := range m.spec.Rollout.Waves {
+		if err := m.approve(w.Name, true); err != nil {
+			return err
+		}
+	}
+	return m.edit(func(s *v1.PlanSpec) { s.Paused = false })
 }
 
 // checkEnd checks how the plan ended.
@@ -129,7 +219,13 @@ func TestInvariantsOfGeneratedFleetsThatUsersChange(t *testing.T) {
 	t.Logf("-seed=%d -rounds=%d", from, *rounds)
 	for round := range *rounds {
 		r := rand.New(rand.NewPCG(from, uint64(round)))
-		m := &changing{scenario: generatedScenario(r)}
+		m := &changing{scenario: generatedScenario(r), approved: map[string]string{}}
+		for i := range m.scenario.Plan.Spec.Rollout.Waves {
+			if r.IntN(2) == 0 {
+				m.scenario.Plan.Spec.Rollout.Waves[i].Approval = v1.ApprovalRequired
+			}
+		}
+		m.spec = *m.scenario.Plan.Spec.DeepCopy()
 		for _, c := range m.scenario.Clusters {
 			m.failures = m.failures || slices.ContainsFunc(c.Nodes, func(n simulation.Node) bool { return n.Fails > 0 })
 		}
@@ -145,8 +241,9 @@ func TestInvariantsOfGeneratedFleetsThatUsersChange(t *testing.T) {
 		}
 		for range 1 + r.IntN(12) {
 			// often in the middle of a node
-			_, err := m.RunUntil(m.Now.Add(time.Duration(r.IntN([]int{120, 3600}[r.IntN(2)])) * time.Second))
+			why, err := m.RunUntil(m.Now.Add(time.Duration(r.IntN([]int{120, 3600}[r.IntN(2)])) * time.Second))
 			check(err)
+			check(m.checkWait(why))
 			check(m.change(r))
 		}
 		check(m.undo())

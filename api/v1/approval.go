@@ -1,0 +1,58 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// ApprovalPolicy determines whether a wave requires approval.
+// +kubebuilder:validation:Enum=None;Required
+type ApprovalPolicy string
+
+// Values of ApprovalPolicy.
+const (
+	ApprovalNone     ApprovalPolicy = "None"
+	ApprovalRequired ApprovalPolicy = "Required"
+)
+
+// Approval is a user's approval of one revision of a Plan for one wave.
+type Approval struct {
+	// wave is the name of the wave. It must be 1 to 63 characters long.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
+	Wave string `json:"wave"`
+
+	// revision is the approved revision, as shown in status.waves. It covers the Plan's UID, the version, the content of
+	// Secrets without ignoreUpdates, and the whole spec except paused and approvals. The approval does not count for any
+	// other revision.
+	// +required
+	// +kubebuilder:validation:MaxLength=56
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{56}$`
+	Revision string `json:"revision"`
+
+	// approvedBy is the name of the user who approves, which must be the user who adds the entry. It must be 1 to 512
+	// characters long.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
+	ApprovedBy string `json:"approvedBy"`
+}
+
+// WaveApproval describes whether a wave that requires approval has been approved.
+type WaveApproval struct {
+	// revision is the revision to approve. It is empty while the version or a Secret cannot be resolved.
+	// +optional
+	Revision string `json:"revision,omitempty"`
+	// approvedBy is the user who has approved the revision. It is empty until then.
+	// +optional
+	ApprovedBy string `json:"approvedBy,omitempty"`
+	// approvedAt is the time when Drover found the approval.
+	// +optional
+	ApprovedAt *metav1.Time `json:"approvedAt,omitempty"`
+}
+
+// ReasonWaveApproved is the reason of the event for an approved wave.
+const ReasonWaveApproved = "WaveApproved"
