@@ -11,6 +11,7 @@ import (
 	"context"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -72,6 +73,7 @@ type kept struct {
 	wanted   []wanted
 	since    time.Time // when the content or the values arrived
 	watches  map[kind]*follow
+	interest atomic.Pointer[interest] // nil before the first pass
 
 	mu      sync.Mutex // guards the fields below while objects are written in parallel
 	store   inventory
@@ -103,6 +105,9 @@ func (k *Keeper) Keep(ctx context.Context, id string, content *set.BaselineConte
 	b := k.of(id)
 	p := &pass{kept: b, now: k.options.Now()}
 	p.state = protocol.BaselineState{Revision: content.Revision, Objects: int32(len(content.Objects))}
+	if !b.store.read { // the events of objects that the inventory lacked are lost
+		b.stopWatches(nil)
+	}
 	if set.ID(set.Baseline, content.Name) != id || len(content.Name) > maxName {
 		p.fail("the set has the name of another Baseline")
 	} else if err := b.store.load(ctx); err != nil {
