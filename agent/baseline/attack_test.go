@@ -153,7 +153,8 @@ func TestAValueOfTheWrongTypeIsNotReported(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, []string{""}, "configmaps", "secrets")
 	for _, kind := range []string{"ConfigMap", "Secret"} {
-		c := m.content(t, "apiVersion: v1\nkind: "+kind+"\nmetadata: {name: wrong, namespace: NS}\ndata: {password: 31415926}")
+		c := m.content(t, "apiVersion: v1\nkind: "+kind+"\nmetadata: {name: wrong, namespace: NS}\n"+
+			"data: {password: 31415926}")
 		r := m.await(t, c, hasPhase(protocol.SetFailed, ".data.password"))
 		if strings.Contains(fmt.Sprint(r), "31415926") {
 			t.Errorf("%s: got %+v, want no value of a field: everyone who can read the Baseline can read it", kind, r)

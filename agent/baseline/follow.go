@@ -91,19 +91,19 @@ func (i *interest) same(store *inventory) bool {
 
 // setInterest updates the interest to the objects of the inventory.
 func (b *kept) setInterest() {
-	if b.interest.Load().same(&b.store) {
+	if b.store.interest.Load().same(&b.store) {
 		return
 	}
 	now := &interest{refs: make(map[ref]bool, len(b.store.entries)), lost: b.store.lost}
 	for r := range b.store.entries {
 		now.refs[r] = true
 	}
-	b.interest.Store(now)
+	b.store.interest.Store(now)
 }
 
 // cares reports whether the agent stores an object with the Baseline's label.
 func (b *kept) cares(r ref, now live) bool {
-	i := b.interest.Load()
+	i := b.store.interest.Load()
 	return i != nil && (i.refs[r] || i.lost && now.mark != 0)
 }
 

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -69,6 +70,8 @@ type inventory struct {
 	name    string
 	policy  v1.BaselineDeletionPolicy
 	entries map[ref]entry
+	// interest contains the objects to watch. It is nil before the first pass.
+	interest atomic.Pointer[interest]
 }
 
 // load reads the inventory unless it has been read.

@@ -11,7 +11,6 @@ import (
 	"context"
 	"maps"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -73,7 +72,6 @@ type kept struct {
 	wanted   []wanted
 	since    time.Time // when the content or the values arrived
 	watches  map[kind]*follow
-	interest atomic.Pointer[interest] // nil before the first pass
 
 	mu      sync.Mutex // guards the fields below while objects are written in parallel
 	store   inventory

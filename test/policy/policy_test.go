@@ -201,7 +201,8 @@ func (h *fixture) awaitPolicies(t *testing.T) {
 		return h.as(t, "probe-facts").Create(ctx, o, client.DryRunAll)
 	}
 	tries["drover-baseline-revision"] = func(ctx context.Context) error {
-		o := in("{apiVersion: v1, kind: Secret, metadata: {name: x, namespace: WS, labels: {cluster.drover.dev/secret: baseline}}}")
+		o := in("{apiVersion: v1, kind: Secret, metadata: {name: x, namespace: WS, labels: " +
+			"{cluster.drover.dev/secret: baseline}}}")
 		return h.as(t, "probe-facts").Create(ctx, o, client.DryRunAll)
 	}
 	bare := "{kind: Cluster, metadata: {name: probe, namespace: WS}}"
