@@ -35,14 +35,20 @@ func baselineSet(t *testing.T) *set.Set {
 // baselineSetWith is baselineSet with the rights of another ClusterRole.
 func baselineSetWith(t *testing.T, role string) *set.Set {
 	t.Helper()
+	return baselineSetBoundBy(t, "drover:baseline:base", role)
+}
+
+// baselineSetBoundBy is baselineSetWith with another name of the binding.
+func baselineSetBoundBy(t *testing.T, binding, role string) *set.Set {
+	t.Helper()
 	id := set.ID(set.Baseline, "base")
-	binding := &rbacv1.ClusterRoleBinding{
+	bound := &rbacv1.ClusterRoleBinding{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
-		ObjectMeta: metav1.ObjectMeta{Name: "drover:baseline:base", Labels: set.Labels(id)},
+		ObjectMeta: metav1.ObjectMeta{Name: binding, Labels: set.Labels(id)},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: baseline.User("base")}},
 	}
-	o, err := set.Object(binding)
+	o, err := set.Object(bound)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,6 +145,26 @@ func TestABaselineIsRemovedBeforeItsBindingAndRole(t *testing.T) {
 			if err := m.Client.Get(ctx, client.ObjectKeyFromObject(left), left); !apierrors.IsNotFound(err) {
 				return errors.Join(err, fmt.Errorf("%T %s still exists, want it gone", left, left.GetName()))
 			}
+		}
+		return nil
+	})
+}
+
+func TestABaselineWithAPendingObjectLosesItsFormerRights(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	a := m.lead(t)
+	s := baselineSetBoundBy(t, "drover:baseline:base:former", "cluster-admin")
+	a.put(t, s)
+	a.await(t, s.ID, protocol.SetPending) // the object waits for the values of the Cluster
+	former := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:baseline:base:former"}}
+	if err := m.Client.Get(t.Context(), client.ObjectKeyFromObject(former), former); err != nil {
+		t.Fatal(err)
+	}
+	a.put(t, baselineSetBoundBy(t, "drover:baseline:base:view", "view"))
+	testkit.Eventually(t, patience, func(ctx context.Context) error {
+		if err := m.Client.Get(ctx, client.ObjectKeyFromObject(former), former); !apierrors.IsNotFound(err) {
+			return errors.Join(err, errors.New("the binding to the former role exists, want it removed once the new one exists"))
 		}
 		return nil
 	})

@@ -169,10 +169,10 @@ func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 	if p.allWell(ordered[2]) {
 		p.applyAll(ctx, ordered[3])
 	}
-	baselinePass{p}.keep(ctx, state)
 	if !p.waits() { // a binding is removed only after its replacement has been applied
 		p.prune(ctx)
 	}
+	baselinePass{p}.keep(ctx, state) // after the removal of bindings, so that the Baseline's user has only the new rights
 	p.reportMissingRoles(ctx, ordered[1])
 }
 

@@ -238,7 +238,7 @@ func (p *pass) bindable(ctx context.Context, items []item) []item {
 		}
 		p.problem(it.ref, phase, message)
 		if away {
-			p.unbind(ctx, it.ref)
+			p.unbind(ctx, it.ref, message)
 		}
 		return true
 	})
@@ -256,13 +256,14 @@ func (p *pass) waits() bool {
 	return false
 }
 
-func (p *pass) unbind(ctx context.Context, r ref) {
+// unbind removes a binding to a role that another client has changed, or that no set contains any longer.
+func (p *pass) unbind(ctx context.Context, r ref, why string) {
 	if now, known := p.leader.cache.get(r); !known || now.set != p.set.label {
 		return
 	}
-	p.leader.options.Log.Info("removing a binding to a role that is not Drover's", "object", r.String(), "set", p.set.id)
+	p.leader.options.Log.Info("removing a binding", "object", r.String(), "set", p.set.id, "reason", why)
 	if err := p.leader.delete(ctx, p.set.id, r); err != nil {
-		p.fail(ctx, r, fmt.Errorf("it binds a role that is not Drover's and could not be removed: %w", err))
+		p.fail(ctx, r, fmt.Errorf("it could not be removed, although %s: %w", why, err))
 		return
 	}
 	p.leader.state.mu.Lock()

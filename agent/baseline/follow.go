@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
@@ -30,10 +29,14 @@ type live struct {
 	message  string // why the object is not healthy; always empty for Secrets
 }
 
-// maxHealthMessage is the maximum length of a message about an object's health, in bytes.
-const maxHealthMessage = 200
+const (
+	// maxHealthMessage is the maximum length of a message about an object's health, in bytes.
+	maxHealthMessage = 200
+	// page is the maximum number of whole objects in a page of a list. An object can have more than a megabyte.
+	page = 10
+)
 
-type liveStore = watch.Store[*unstructured.Unstructured, live]
+type liveStore = watch.Store[*kube.Whole, live]
 
 // follow watches the objects of a kind that carry the label of a Baseline.
 type follow struct {
@@ -45,13 +48,15 @@ type follow struct {
 }
 
 // readLive returns the function that extracts the stored part of an object of a kind.
-func readLive(k kind, name string) func(*unstructured.Unstructured) (live, bool) {
+func readLive(k kind, name string) func(*kube.Whole) (live, bool) {
 	manager, secret := baseline.User(name), ref{kind: k}.secret()
-	return func(o *unstructured.Unstructured) (live, bool) {
+	return func(o *kube.Whole) (live, bool) {
 		now := live{uid: o.GetUID(), deleting: o.GetDeletionTimestamp() != nil, health: status.UnknownStatus}
 		now.mark, now.other = kube.Mark(o.GetManagedFields(), manager)
-		result, err := status.Compute(o)
+		result, err := status.Compute(o.Unstructured())
 		switch {
+		case o.TooLarge:
+			now.message = "its spec or status is too large to be judged"
 		case err != nil:
 			now.message = "its status cannot be read"
 		case result.Status == status.CurrentStatus || secret:
@@ -62,6 +67,44 @@ func readLive(k kind, name string) func(*unstructured.Unstructured) (live, bool)
 		}
 		return now, o.GetLabels()[v1.LabelBaseline] == name
 	}
+}
+
+// interest is the part of the objects with the Baseline's label that the agent stores. Any user in the member can give
+// their objects this label.
+type interest struct {
+	refs map[ref]bool
+	lost bool // whether objects that the Baseline's user applied may be missing in refs
+}
+
+// same reports whether the interest is still that in the objects of an inventory.
+func (i *interest) same(store *inventory) bool {
+	if i == nil || i.lost != store.lost || len(i.refs) != len(store.entries) {
+		return false
+	}
+	for r := range store.entries {
+		if !i.refs[r] {
+			return false
+		}
+	}
+	return true
+}
+
+// setInterest updates the interest to the objects of the inventory.
+func (b *kept) setInterest() {
+	if b.store.interest.Load().same(&b.store) {
+		return
+	}
+	now := &interest{refs: make(map[ref]bool, len(b.store.entries)), lost: b.store.lost}
+	for r := range b.store.entries {
+		now.refs[r] = true
+	}
+	b.store.interest.Store(now)
+}
+
+// cares reports whether the agent stores an object with the Baseline's label.
+func (b *kept) cares(r ref, now live) bool {
+	i := b.store.interest.Load()
+	return i != nil && (i.refs[r] || i.lost && now.mark != 0)
 }
 
 // follow starts to watch a kind, unless it is being watched.
@@ -76,8 +119,12 @@ func (b *kept) follow(k kind, version string, s served) *follow {
 	ctx, stop := context.WithCancel(b.ctx)
 	id := b.id
 	f := &follow{served: s, version: version, stop: stop}
-	f.objects = watch.NewStore(watch.Options[*unstructured.Unstructured, live]{
-		Read: readLive(k, b.name),
+	read := readLive(k, b.name)
+	f.objects = watch.NewStore(watch.Options[*kube.Whole, live]{
+		Read: func(o *kube.Whole) (live, bool) {
+			now, labeled := read(o)
+			return now, labeled && b.cares(ref{k, o.Namespace, o.Name}, now)
+		},
 		Changed: func(_ watch.Name, before, now *live) {
 			if before == nil || now == nil || *before != *now {
 				b.options.Changed(id)
@@ -92,8 +139,10 @@ func (b *kept) follow(k kind, version string, s served) *follow {
 	collection := watch.Collection{
 		Client: b.options.Client.Any, User: baseline.User(b.name), Path: s.path("", ""), Optional: true,
 		Labels: v1.LabelBaseline + "=" + b.name, Log: b.options.Log,
+		Page: page,
 		OnError: func(err error) {
-			if apierrors.IsForbidden(err) && !f.forbidden.Swap(true) {
+			// After NotFound, the objects are gone, and no event says so.
+			if apierrors.IsForbidden(err) && !f.forbidden.Swap(true) || apierrors.IsNotFound(err) {
 				b.options.Changed(id)
 			}
 		},
@@ -101,6 +150,16 @@ func (b *kept) follow(k kind, version string, s served) *follow {
 	b.running.Go(func() { f.objects.Follow(ctx, collection) })
 	b.watches[k] = f
 	return f
+}
+
+// unfollow ends a watch, unless another one has replaced it.
+func (b *kept) unfollow(k kind, f *follow) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.watches[k] == f {
+		f.stop()
+		delete(b.watches, k)
+	}
 }
 
 // stopWatches ends the watches of all kinds that are not in the map keep.

@@ -11,14 +11,17 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-dev/drover/agent/kube"
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/baseline"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
 )
@@ -61,11 +64,14 @@ type inventory struct {
 	secret  string
 
 	read    bool
+	lost    bool   // whether there was no inventory; see pass.adopt
 	version string // resource version of the Secret; empty if it does not exist
 	changed bool   // since the last write
 	name    string
 	policy  v1.BaselineDeletionPolicy
 	entries map[ref]entry
+	// interest contains the objects to watch. It is nil before the first pass.
+	interest atomic.Pointer[interest]
 }
 
 // load reads the inventory unless it has been read.
@@ -75,7 +81,7 @@ func (i *inventory) load(ctx context.Context) error {
 	}
 	stored, err := i.secrets.Get(ctx, i.secret)
 	if apierrors.IsNotFound(err) {
-		i.read, i.version, i.changed, i.entries = true, "", false, map[ref]entry{}
+		i.read, i.lost, i.version, i.changed, i.entries = true, true, "", false, map[ref]entry{}
 		return nil
 	}
 	if err != nil {
@@ -86,16 +92,29 @@ func (i *inventory) load(ctx context.Context) error {
 		return err
 	}
 	var r record
-	if err := json.Unmarshal(raw, &r); err != nil {
+	// The record decides as which user the agent deletes objects.
+	if json.Unmarshal(raw, &r) != nil || secretName(set.ID(set.Baseline, r.Name)) != i.secret {
 		return errors.New("the Secret " + i.secret + " is not an inventory: restore it or delete it")
 	}
-	i.read, i.changed, i.version = true, false, stored.ResourceVersion
+	i.read, i.lost, i.changed, i.version = true, false, false, stored.ResourceVersion
 	i.name, i.policy = r.Name, r.DeletionPolicy
 	i.entries = make(map[ref]entry, len(r.Entries))
 	for _, e := range r.Entries {
-		i.entries[e.ref()] = e
+		if e.refused() == "" { // otherwise, a user has edited the inventory
+			i.entries[e.ref()] = e
+		}
 	}
 	return nil
+}
+
+// refused returns the reason why the object cannot be part of a Baseline, or "".
+func (e entry) refused() string {
+	o := &unstructured.Unstructured{Object: map[string]any{}}
+	o.SetAPIVersion(e.APIVersion)
+	o.SetKind(e.Kind)
+	o.SetNamespace(e.Namespace)
+	o.SetName(e.Name)
+	return baseline.Refuse(o)
 }
 
 // describe records the data that the removal of the objects needs.

@@ -103,6 +103,9 @@ func (k *Keeper) Keep(ctx context.Context, id string, content *set.BaselineConte
 	b := k.of(id)
 	p := &pass{kept: b, now: k.options.Now()}
 	p.state = protocol.BaselineState{Revision: content.Revision, Objects: int32(len(content.Objects))}
+	if !b.store.read { // the events of objects that the inventory lacked are lost
+		b.stopWatches(nil)
+	}
 	if set.ID(set.Baseline, content.Name) != id || len(content.Name) > maxName {
 		p.fail("the set has the name of another Baseline")
 	} else if err := b.store.load(ctx); err != nil {

@@ -8,10 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,9 +39,10 @@ type member struct {
 	*testkit.Env
 	namespace, name, id string
 	keeper              *Keeper
-	writes              atomic.Int64
+	line                line
 	now                 func() time.Time
 	secrets             *kube.Secrets
+	stop                func() // ends the keeper; nil before the first one
 }
 
 // newMember returns a member in which the Baseline's user has all rights for the given resources.
@@ -76,14 +75,15 @@ func (m *member) grant(t *testing.T, groups []string, resources ...string) {
 	m.AwaitRights(t, baseline.User(m.name), m.namespace, rules...)
 }
 
-// lead starts a keeper with empty memory, like an agent that has just been elected.
+// lead ends the keeper and starts one with empty memory, like an agent that has just been elected.
 func (m *member) lead(t *testing.T) {
 	t.Helper()
+	if m.stop != nil {
+		m.stop()
+	}
 	config := rest.CopyConfig(m.Config)
 	config.QPS = -1
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return counting{next, &m.writes}
-	})
+	config.Wrap(m.line.wrap)
 	c, err := kube.New(config)
 	if err != nil {
 		t.Fatal(err)
@@ -94,20 +94,8 @@ func (m *member) lead(t *testing.T) {
 		Now:   func() time.Time { return m.now() },
 		Write: func(ctx context.Context, _, _ string, f func(context.Context) error) error { return f(ctx) }})
 	keeper := m.keeper
-	t.Cleanup(func() { stop(); keeper.Wait() })
-}
-
-// counting counts requests that write.
-type counting struct {
-	next   http.RoundTripper
-	writes *atomic.Int64
-}
-
-func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method != http.MethodGet {
-		c.writes.Add(1)
-	}
-	return c.next.RoundTrip(r)
+	m.stop = func() { stop(); keeper.Wait() }
+	t.Cleanup(m.stop)
 }
 
 // content returns the content of the Baseline with the given YAML documents, in which NS is the namespace.
@@ -235,9 +223,9 @@ func TestAnUnchangedBaselineWritesNothing(t *testing.T) {
 		if restart {
 			m.lead(t)
 		}
-		before := m.writes.Load()
+		before := m.line.writes.Load()
 		m.await(t, m.content(t, first, second), healthy)
-		if n := m.writes.Load() - before; n != 0 {
+		if n := m.line.writes.Load() - before; n != 0 {
 			t.Errorf("%s: got %d writes of an unchanged Baseline, want none", name, n)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -59,6 +60,15 @@ func newKinds(client *kube.Client, now func() time.Time) *kinds {
 	return &kinds{client: client, now: now, groups: map[string]groupKinds{}}
 }
 
+// forget makes find look again for the kinds of a version of an API group.
+func (k *kinds) forget(apiVersion string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if group, known := k.groups[apiVersion]; known && k.now().Sub(group.read) >= missAgain {
+		delete(k.groups, apiVersion)
+	}
+}
+
 // find returns a kind. The result ok is false if the API server does not serve the kind.
 func (k *kinds) find(ctx context.Context, apiVersion, name string) (found served, ok bool, err error) {
 	k.mu.Lock()
@@ -78,7 +88,7 @@ func (k *kinds) find(ctx context.Context, apiVersion, name string) (found served
 	}
 	for _, r := range list.APIResources {
 		// The name of a subresource contains a slash. Objects that cannot be watched cannot be kept.
-		if slices.Contains(r.Verbs, "watch") && slices.Contains(r.Verbs, "patch") {
+		if !strings.Contains(r.Name, "/") && slices.Contains(r.Verbs, "watch") && slices.Contains(r.Verbs, "patch") {
 			group.kinds[r.Kind] = served{root, r.Name, r.Namespaced}
 		}
 	}

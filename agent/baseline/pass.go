@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/drover-dev/drover/agent/watch"
 	"github.com/drover-dev/drover/internal/baseline"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -67,8 +69,8 @@ func (p *pass) later(wait time.Duration) {
 
 // keep applies the objects in stages, and deletes objects that are no longer wanted.
 func (p *pass) keep(ctx context.Context) {
-	p.adopt()
 	doomed := p.store.plan(p.wanted)
+	p.setInterest()
 	if err := p.store.save(ctx); err != nil { // objects that are not in the inventory could remain forever
 		p.fail("the inventory cannot be written: " + err.Error())
 		return
@@ -86,7 +88,7 @@ func (p *pass) keep(ctx context.Context) {
 		}
 	}
 	if !p.blocked && ctx.Err() == nil {
-		p.prune(ctx, doomed)
+		p.prune(ctx, append(doomed, p.adopt()...))
 		p.stopUnused()
 	}
 	if err := p.store.save(ctx); err != nil && ctx.Err() == nil {
@@ -94,18 +96,27 @@ func (p *pass) keep(ctx context.Context) {
 	}
 }
 
-// adopt records objects that the Baseline's user applied and that the inventory lacks, because it was lost or is older
-// than the objects. Other objects with the Baseline's label may be copies that Kubernetes makes, such as an
-// EndpointSlice of a Service.
-func (p *pass) adopt() {
+// adopt records and returns objects that the Baseline's user applied and that are not wanted, if the inventory was
+// lost. At any other time, such an object is a forgery: any user in the member can choose labels and field managers,
+// and without the right to delete an object, they could have the agent delete it. Objects with the Baseline's label
+// that its user did not apply may be copies that Kubernetes makes, such as an EndpointSlice of a Service.
+func (p *pass) adopt() (doomed []entry) {
+	if !p.store.lost {
+		return nil
+	}
 	for k, f := range p.watches {
 		f.objects.Each(func(n watch.Name, o live) {
 			r := ref{k, n.Namespace, n.Name}
 			if _, known := p.store.entries[r]; !known && o.mark != 0 && !o.deleting {
-				p.store.put(entry{APIVersion: f.version, Kind: k.name, Namespace: n.Namespace, Name: n.Name, UID: o.uid})
+				e := entry{APIVersion: f.version, Kind: k.name, Namespace: n.Namespace, Name: n.Name, UID: o.uid}
+				p.store.put(e)
+				doomed = append(doomed, e)
 			}
 		})
 	}
+	p.store.lost = false
+	p.setInterest()
+	return doomed
 }
 
 // stopUnused ends the watches of kinds of which the inventory has no objects.
@@ -146,6 +157,12 @@ func each[T any](ctx context.Context, all []T, f func(T)) {
 // locate returns the watch of an object's kind as soon as the objects of that kind are known. If it returns nil, it has
 // reported a problem.
 func (p *pass) locate(ctx context.Context, w wanted) *follow {
+	f := p.watched(w.kind)
+	if f != nil && f.objects.Stale() { // the definition of the kind may have been deleted or replaced
+		p.kinds.forget(w.apiVersion)
+		p.unfollow(w.kind, f)
+		f = nil
+	}
 	s, ok, err := p.kinds.find(ctx, w.apiVersion, w.name)
 	switch {
 	case err != nil:
@@ -159,12 +176,15 @@ func (p *pass) locate(ctx context.Context, w wanted) *follow {
 		if !s.namespaced {
 			message = "its kind is not namespaced: remove metadata.namespace"
 		}
+		p.kinds.forget(w.apiVersion) // its definition may have been replaced
 		p.report(w.ref, protocol.SetFailed, message)
 		return nil
 	}
-	f := p.watched(w.kind)
 	if f == nil || f.forbidden.Load() {
 		if err := p.objects.MayList(ctx, s.path("", "")); err != nil {
+			if apierrors.IsNotFound(err) {
+				p.kinds.forget(w.apiVersion)
+			}
 			p.failed(ctx, w.ref, err)
 			return nil
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/internal/baseline"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -95,10 +95,11 @@ func TestErrorsOfSecretsContainNoValues(t *testing.T) {
 
 func TestTheHealthOfASecretHasNoMessage(t *testing.T) {
 	t.Parallel()
-	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Secret",
-		"metadata": map[string]any{"name": "a", "generation": int64(2)},
-		"status": map[string]any{"observedGeneration": int64(1),
-			"conditions": []any{map[string]any{"type": "Stalled", "status": "True", "message": "hunter2"}}}}}
+	o, err := kube.ReadWhole([]byte(`{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a", "generation": 2},
+		"status": {"observedGeneration": 1, "conditions": [{"type": "Stalled", "status": "True", "message": "hunter2"}]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
 	now, _ := readLive(kind{"", "Secret"}, "base")(o)
 	other, _ := readLive(kind{"", "ConfigMap"}, "base")(o)
 	if now.message != "" || now.health == status.CurrentStatus || other.message == "" {

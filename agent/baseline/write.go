@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -70,7 +71,7 @@ type attempt struct {
 func (a *attempt) path() string { return a.at.path(a.wanted.namespace, a.wanted.object) }
 
 // send applies the object, and returns the stored object. It changes only an object that belongs to the Baseline.
-func (a *attempt) send(ctx context.Context, uid types.UID, there bool) (*unstructured.Unstructured, error) {
+func (a *attempt) send(ctx context.Context, uid types.UID, there bool) (*kube.Whole, error) {
 	if there {
 		if stored, err := a.apply(ctx, "uid", string(uid), a.force); !kube.Replaced(err) || len(kube.Rivals(err)) > 0 {
 			return stored, err
@@ -93,7 +94,7 @@ func (a *attempt) send(ctx context.Context, uid types.UID, there bool) (*unstruc
 }
 
 // apply sends the object with an additional metadata field that the API server treats as a precondition.
-func (a *attempt) apply(ctx context.Context, field, value string, force bool) (*unstructured.Unstructured, error) {
+func (a *attempt) apply(ctx context.Context, field, value string, force bool) (*kube.Whole, error) {
 	o := a.object.DeepCopy()
 	if err := unstructured.SetNestedField(o.Object, value, "metadata", field); err != nil {
 		return nil, fmt.Errorf("encode: %w", err)
@@ -102,16 +103,14 @@ func (a *attempt) apply(ctx context.Context, field, value string, force bool) (*
 	if err != nil {
 		return nil, fmt.Errorf("encode: %w", err)
 	}
-	stored := &unstructured.Unstructured{}
+	var stored *kube.Whole
 	err = a.pass.options.Write(ctx, a.wanted.place(), a.pass.id, func(ctx context.Context) error {
 		_, raw, err := a.pass.objects.ApplyWhole(ctx, a.path(), baseline.User(a.pass.name), force, body)
 		if err != nil {
 			return err
 		}
-		if stored.UnmarshalJSON(raw) != nil { // the cause may quote the object
-			return errors.New("the API server's response cannot be read")
-		}
-		return nil
+		stored, err = kube.ReadWhole(raw)
+		return err
 	})
 	return stored, err
 }
@@ -164,6 +163,21 @@ func (p *pass) failed(ctx context.Context, r ref, err error) {
 	p.report(r, phase, message)
 }
 
+// wrongField matches a field with a wrong type, and a field that does not exist, in an error from the API server.
+var wrongField = regexp.MustCompile(`(\.[\w./-]+): (expected \w+|field not declared in schema)`)
+
+// wrongFields returns the fields that the API server cannot read, without their values.
+func wrongFields(err error) string {
+	var all []string
+	for _, found := range wrongField.FindAllStringSubmatch(err.Error(), -1) {
+		all = append(all, found[1]+" ("+found[2]+")")
+	}
+	if len(all) == 0 {
+		return "it does not name a field: apply the object with kubectl and --dry-run=server to see the reason"
+	}
+	return strings.Join(all, ", ")
+}
+
 // explain returns the phase and the message for an error. An error from the API server can repeat values of the
 // object, so the message contains only the names of fields.
 func explain(r ref, user string, err error) (protocol.SetPhase, string) {
@@ -176,15 +190,19 @@ func explain(r ref, user string, err error) (protocol.SetPhase, string) {
 	// The API server names the user only if the user lacks a right. Other refusals come from admission.
 	lacksRight := apierrors.IsForbidden(err) &&
 		strings.Contains(strings.ToLower(err.Error()), "user "+strconv.Quote(user))
-	switch {
+	reason := apierrors.ReasonForError(err)
+	switch status := (apierrors.APIStatus)(nil); {
 	case apierrors.IsInvalid(err):
 		return protocol.SetFailed, "the API server rejects it as invalid: " + kube.InvalidFields(err)
 	case r.secret() && apierrors.IsForbidden(err):
 		return protocol.SetForbidden, "the API server forbids it to the Baseline's user: add the right to the role " +
 			"template, or check the admission policies and webhooks of the member"
-	case r.secret() && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
+	// If a field has the wrong type, the message quotes the value, and there is often no reason.
+	case errors.As(err, &status) && (reason == metav1.StatusReasonUnknown || reason == metav1.StatusReasonBadRequest):
+		return protocol.SetFailed, "the API server cannot read it: " + wrongFields(err)
+	case r.secret() && status != nil:
 		return protocol.SetFailed, fmt.Sprintf("the API server rejects it (%s): check the admission policies and webhooks "+
-			"of the member", apierrors.ReasonForError(err))
+			"of the member", reason)
 	case lacksRight:
 		return protocol.SetForbidden, err.Error() + ": add the right to the role template"
 	}

@@ -33,7 +33,7 @@ import (
 type Client struct {
 	// REST is a client for version v1 of the core group. It uses protobuf.
 	REST rest.Interface
-	// Any is a client that decodes objects of any kind as unstructured.Unstructured.
+	// Any is a client that decodes objects of any kind as Whole.
 	Any rest.Interface
 }
 

@@ -9,6 +9,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/go-logr/logr"
@@ -21,7 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// pageSize is the maximum number of objects in a page of a list if the API server cannot stream lists as a watch.
+// pageSize is the default of Collection.Page.
 const pageSize = 500
 
 // Accept headers for requests that read only the metadata of objects. The content of the objects may be large or
@@ -46,6 +47,9 @@ type Collection struct {
 	// Optional makes the collection count as known even if the API server does not serve the kind or forbids reading
 	// the objects.
 	Optional bool
+	// Page is the maximum number of objects in a page of a list if the API server cannot stream lists as a watch. The
+	// default is 500.
+	Page int64
 	// OnError is called for each failed request. The request is then retried. It may be nil.
 	OnError func(error)
 	Log     logr.Logger
@@ -60,7 +64,7 @@ func (s *Store[O, T]) Follow(ctx context.Context, c Collection) {
 	source := &cache.ListWatch{ListWithContextFunc: f.list, WatchFuncWithContext: f.watch}
 	// There is no expected type, because the store checks the types of objects.
 	reflector := cache.NewReflectorWithOptions(source, nil, s, cache.ReflectorOptions{Name: c.Path, Logger: &silent})
-	reflector.WatchListPageSize = pageSize
+	reflector.WatchListPageSize = cmp.Or(c.Page, pageSize)
 	reflector.RunWithContext(ctx)
 }
 

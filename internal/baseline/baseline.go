@@ -12,6 +12,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -62,6 +63,14 @@ func Decode(raw json.RawMessage) (*unstructured.Unstructured, error) {
 // as a Plan on the nodes.
 const reservedPrefix = "drover-"
 
+// version matches an apiVersion. The agent builds paths from it, so no part of it can be empty or consist of dots.
+var version = regexp.MustCompile(`^(v1|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[a-z0-9]([-a-z0-9]*[a-z0-9])?)$`)
+
+// segment reports whether a name stands for itself in a path.
+func segment(name string) bool {
+	return name != "." && name != ".." && !strings.ContainsAny(name, "/%?#")
+}
+
 // Refuse returns the reason why an object cannot be part of a Baseline, or "". The agent calls it after Substitute,
 // because a reference may be part of a name.
 func Refuse(o *unstructured.Unstructured) string {
@@ -70,7 +79,7 @@ func Refuse(o *unstructured.Unstructured) string {
 		return "it has no apiVersion or kind"
 	case o.GetName() == "":
 		return "it has no metadata.name"
-	case strings.ContainsAny(o.GetName()+o.GetNamespace(), "/%?#") || strings.ContainsAny(o.GetAPIVersion(), "%?#"):
+	case !segment(o.GetName()) || !segment(o.GetNamespace()) || !version.MatchString(o.GetAPIVersion()):
 		return "its name, namespace or apiVersion contains a character that is not allowed there"
 	case strings.HasPrefix(o.GetNamespace(), reservedPrefix),
 		isNamespace(o) && strings.HasPrefix(o.GetName(), reservedPrefix):

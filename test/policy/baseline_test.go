@@ -90,3 +90,29 @@ func testBaselineSource(t *testing.T, h *fixture) {
 		})
 	}
 }
+
+// testBaselineRevision: a user who changes a stored revision decides what members get after a rollback.
+func testBaselineRevision(t *testing.T, h *fixture) {
+	workspace := h.Workspace(t)
+	secrets := may("secrets", "create", "update", "patch", "delete", "deletecollection")
+	h.allow(t, "revisioneditor", workspace, secrets)
+	h.allow(t, "revisionowner", workspace, secrets, may("baselines/sources", "update"))
+	editor, owner, manager := h.as(t, "revisioneditor"), h.as(t, "revisionowner"), h.manager(t)
+	revision := func() *unstructured.Unstructured {
+		return object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {name: base-revision-0, namespace: %s, "+
+			"labels: {cluster.drover.dev/secret: baseline, cluster.drover.dev/baseline: base}}, type: Opaque}", workspace))
+	}
+	refusal := "user revisioneditor cannot update baselines/sources in namespace " + workspace
+	wantRefused(t, editor.Create(t.Context(), revision()), refusal)
+	wantTaken(t, manager.Create(t.Context(), revision()))
+	change := merge(`{"data":{"role":"YQ=="}}`)
+	wantRefused(t, editor.Patch(t.Context(), revision(), change), refusal)
+	wantRefused(t, editor.Patch(t.Context(), revision(), merge(`{"metadata":{"labels":null}}`)), refusal)
+	wantRefused(t, editor.Delete(t.Context(), revision()), refusal)
+	wantTaken(t, owner.Patch(t.Context(), revision(), change))
+	changed := revision()
+	wantTaken(t, h.Client.Get(t.Context(), client.ObjectKeyFromObject(changed), changed))
+	wantTaken(t, unstructured.SetNestedField(changed.Object, "Yg==", "data", "role"))
+	wantTaken(t, manager.Update(t.Context(), changed))
+	wantTaken(t, h.as(t, "system:serviceaccount:kube-system:generic-garbage-collector").Delete(t.Context(), revision()))
+}

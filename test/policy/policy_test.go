@@ -203,6 +203,11 @@ func (h *fixture) awaitPolicies(t *testing.T) {
 			"{baselines.cluster.drover.dev/use: 'true'}}}")
 		return h.as(t, "probe-facts").Create(ctx, o, client.DryRunAll)
 	}
+	tries["drover-baseline-revision"] = func(ctx context.Context) error {
+		o := in("{apiVersion: v1, kind: Secret, metadata: {name: x, namespace: WS, labels: " +
+			"{cluster.drover.dev/secret: baseline}}}")
+		return h.as(t, "probe-facts").Create(ctx, o, client.DryRunAll)
+	}
 	bare := "{kind: Cluster, metadata: {name: probe, namespace: WS}}"
 	tries["drover-cluster-labels"] = func(ctx context.Context) error {
 		return h.as(t, "probe-facts").Patch(ctx, in(bare), merge(`{"metadata":{"labels":{"a":"x"}}}`), client.DryRunAll)
@@ -305,6 +310,7 @@ func TestPolicies(t *testing.T) {
 		"approving a wave takes the verb approve and the user's own name":                        testApproval,
 		"tools that apply a Plan from Git keep its approvals":                                    testApprovalBesideGitOps,
 		"a Baseline accepts no wave that waits for approval":                                     testApprovalSchema,
+		"the stored revisions of a Baseline take that right, too":                                testBaselineRevision,
 		"only the manager writes claims of plans":                                                testPlanClaims,
 		"making instructions of a host takes a separate right":                                   testHostInstructions,
 		"what is done by root on machines takes a separate right":                                testInstallationSecret,
