@@ -23,7 +23,7 @@ type Binding interface {
 	Delivery() *DeliveryStatus
 }
 
-// RoleTemplate returns the name of the role template with whose rights the objects are applied.
+// RoleTemplate returns the name of the role template whose rights are used to apply the objects.
 func (b *Baseline) RoleTemplate() string { return b.Spec.RoleTemplateName }
 
 // RoleTemplate implements Binding.
