@@ -53,7 +53,7 @@ func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// serveLevel serves requests on a listener from listenSocket until ctx ends, and then removes the socket.
+// serveLevel serves requests on a listener from listenSocket until ctx is done, and then removes the socket.
 func serveLevel(ctx context.Context, listener net.Listener, path string, level zap.AtomicLevel) error {
 	err := serve(ctx, listener, level)
 	if removed := os.Remove(path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
