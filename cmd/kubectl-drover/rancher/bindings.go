@@ -50,9 +50,9 @@ func (c *conversion) granting(context v1.RoleContext) *granting {
 	return &granting{conversion: c, context: context, taken: names{}, seen: map[string]bool{}}
 }
 
-// grant exports the binding that what describes, which grants a role to a subject in a cluster or project, or, if where
-// is empty, in all clusters. build adds the object. If the subject or the role cannot be exported, the report has the
-// reason.
+// grant exports a binding of a role to a subject in a cluster or project, or, if where is empty, in all clusters. what
+// describes the binding, and build adds the object. If the subject or the role cannot be exported, the report contains
+// the reason.
 func (g *granting) grant(what, where string, subject Subject, template string, build func(role string, s v1.Subject)) {
 	principal := g.conversion.principalOf(subject, what)
 	role := g.conversion.role(template, g.context, what)

@@ -264,7 +264,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 	return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, r.setFinalizer(ctx, in.installation, controllerutil.RemoveFinalizer)
 }
 
-// releaseFormer releases Hosts that a former installation with this name took. They were disconnected when that
+// releaseFormer releases Hosts that an earlier installation with this name took. They were disconnected when that
 // installation was deleted.
 func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedName) error {
 	present := &provisionv1.ClusterInstallation{} // the cache might not contain a new installation yet
@@ -286,7 +286,7 @@ func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedNam
 	return errors.Join(errs...)
 }
 
-// takenByName reports whether a Host is taken by a current or former installation with the given name.
+// takenByName reports whether a Host is taken by a current or earlier installation with the given name.
 func takenByName(host *v1.Host, name string) bool {
 	ref := host.Spec.ConsumerRef
 	return ref != nil && ref.Kind == Kind && ref.APIVersion == provisionv1.GroupVersion.String() && ref.Name == name
