@@ -132,8 +132,8 @@ func ProjectToProjectBindings(
 	return names(bindings), err
 }
 
-// RoleTo returns the bindings of a kind, or the Baselines, that name a role template or a template that inherits it.
-// For each kind B, RoleTo[B] is a Lookup.
+// RoleTo returns the bindings of a kind, or the Baselines, that name a role template or a template that inherits from
+// it. For each kind B, RoleTo[B] is a Lookup.
 func RoleTo[B roleUser](
 	ctx context.Context, reader client.Reader, role client.Object,
 ) ([]types.NamespacedName, error) {
@@ -143,7 +143,7 @@ func RoleTo[B roleUser](
 	})
 }
 
-// RoleToRoles returns a role template and the templates that inherit it.
+// RoleToRoles returns a role template and the templates that inherit from it.
 func RoleToRoles(ctx context.Context, reader client.Reader, role client.Object) ([]types.NamespacedName, error) {
 	var templates v1.RoleTemplateList
 	if err := reader.List(ctx, &templates, client.UnsafeDisableDeepCopy); err != nil {

@@ -52,7 +52,7 @@ func (c *collector) adjust(struct{}) {
 	runtime.AddCleanup(new([leastObject]byte), c.adjust, struct{}{})
 }
 
-// percentLocked returns the limit for garbage as a percentage of the argument held. Like the runtime, held counts
+// percentLocked returns the limit for garbage as a percentage of the held argument. Like the runtime, held counts
 // objects, stacks and globals.
 func (c *collector) percentLocked(held uint64) int {
 	held = max(held, leastHeap)
