@@ -41,9 +41,9 @@ type Target struct {
 
 // Options configure a Link.
 type Options struct {
-	// Target returns the target for the next attempt. It joins first if necessary. The last parameter is the error of the
-	// previous attempt. It is nil for the first attempt and after a tunnel has been open. After an error that is a
-	// Rejection, the link waits for a long time. Target and Changed are called from one goroutine at a time.
+	// Target returns the target for the next attempt. It joins first if necessary. last is the error of the previous
+	// attempt. It is nil for the first attempt and after a tunnel has been open. After an error that is a Rejection, the
+	// link waits for a long time. Target and Changed are called from one goroutine at a time.
 	Target func(ctx context.Context, last error) (*Target, error)
 	// Changed returns when there is a join token that has not been tried yet, so that the next attempt does not have to
 	// wait. It also returns when ctx is done.

@@ -38,8 +38,8 @@ func (p *Program) SetDefaults() {
 	p.LeaderElection.SetDefaults()
 }
 
-// Validate returns all errors in a file of the given kind. The rest function reports the errors in the program's own
-// fields.
+// Validate returns all errors in a file of the given kind. rest is a function that reports the errors in the program's
+// own fields.
 func (p *Program) Validate(kind string, rest func(add func(field, format string, args ...any))) error {
 	var errs []error
 	add := func(field, format string, args ...any) {

@@ -196,8 +196,8 @@ type Status struct {
 	Clusters   **v1.ClusterCount
 }
 
-// Change returns a function that writes the summary into an object's status for the given generation. The more function
-// changes the rest of the status. It may be nil.
+// Change returns a function that writes the summary into an object's status for the given generation. If more is not
+// nil, it changes the rest of the status.
 func (v Summary) Change(generation int64, s Status, now time.Time, more func(*status.Update)) status.Change {
 	observed := *s.Observed == generation
 	return status.Change{Delay: v.Delay(observed, now), Fill: func(u *status.Update) bool {

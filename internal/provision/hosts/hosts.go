@@ -225,8 +225,7 @@ type Noted struct {
 }
 
 // GiveWithNote writes the instructions of a Host together with a note, and reports whether it wrote them. It replaces
-// the instructions in the given argument. If these have changed in the meantime, it returns a Conflict or AlreadyExists
-// error.
+// the instructions in given. If these have changed in the meantime, it returns a Conflict or AlreadyExists error.
 func (h Hub) GiveWithNote(
 	ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, given Given, next Noted,
 ) (bool, error) {
