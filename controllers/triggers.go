@@ -82,7 +82,7 @@ func firstConnected(states *members.States, notices *members.Notices) func() tim
 	}
 }
 
-// settled returns a function that reports whether agents have had enough time to reconnect. The function from returns
+// settled returns a function that reports whether agents have had enough time to reconnect. The from function returns
 // the time when agents could start to reconnect, or the zero time if they cannot reconnect yet. Until then, the
 // returned function returns false.
 func (s shared) settled(from func() time.Time) func() bool {

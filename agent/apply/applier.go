@@ -36,7 +36,7 @@ type Options struct {
 	ReadOnly bool
 	// LeftChanged is called when the result of Applier.Left or Applier.Unclaimed has changed. It may be nil.
 	LeftChanged func()
-	// Await blocks until a leader may start, and returns false if ctx ends first. If it is nil, a leader may start
+	// Await blocks until a leader may start, and returns false if ctx is done first. If it is nil, a leader may start
 	// immediately.
 	Await func(ctx context.Context) bool
 	// Now returns the current time. It defaults to time.Now.
@@ -44,7 +44,7 @@ type Options struct {
 	Log logr.Logger
 }
 
-// Applier applies sets and repairs drift while its replica is the leader. It is the http.Handler for paths below
+// Applier applies sets and repairs drift while its replica is the leader. It is the http.Handler for paths under
 // protocol.PathSets.
 type Applier struct {
 	options    Options
@@ -66,7 +66,7 @@ func New(o Options) *Applier {
 	return &Applier{options: o}
 }
 
-// Lead applies sets and repairs drift until ctx ends.
+// Lead applies sets and repairs drift until ctx is done.
 func (a *Applier) Lead(ctx context.Context) {
 	l := newLeadership(ctx, a.options)
 	l.unclaimed = a.setUnclaimed
@@ -107,7 +107,7 @@ func (a *Applier) RemoveAll(ctx context.Context) ([]string, error) {
 	return l.removeAll(ctx), nil
 }
 
-// ServeHTTP serves requests to the paths below protocol.PathSets.
+// ServeHTTP serves requests to the paths under protocol.PathSets.
 func (a *Applier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l := a.leadership.Load()
 	if l == nil {
@@ -162,8 +162,8 @@ func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, l *leadership
 		func(ctx context.Context) (protocol.SetState, error) { return l.put(ctx, wanted, content) })
 }
 
-// do responds with the state that f returns. If f takes longer than protocol.SetTimeout, do responds with the parameter
-// pending, and the request remains queued. An error from f means that the replica is no longer the leader or that the
+// do responds with the state that f returns. If f takes longer than protocol.SetTimeout, the response is pending
+// instead, and the request remains queued. An error from f means that the replica is no longer the leader or that the
 // hub has disconnected.
 func (a *Applier) do(w http.ResponseWriter, r *http.Request, pending protocol.SetState,
 	f func(context.Context) (protocol.SetState, error)) {

@@ -148,8 +148,8 @@ func (it item) lesser(held corev1.ResourceList) (item, error) {
 
 // added returns the path of a field that another field manager has added to the object, and the name of that manager.
 // It returns "" if there is no such field. It ignores metadata and status. Server-side apply leaves such a field in
-// place, although it can defeat the object's purpose, for example by restricting a quota to some scopes or by adding a
-// condition to a policy.
+// place, even though it can defeat the object's purpose, for example by restricting a quota to some scopes or by adding
+// a condition to a policy.
 func added(managed []metav1.ManagedFieldsEntry) string {
 	var ours map[string]any
 	for i := range managed {

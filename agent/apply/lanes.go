@@ -44,7 +44,7 @@ func (r ref) place() string {
 	return r.String()
 }
 
-// hangingError is returned for a write to a hanging place.
+// hangingError is returned for a write to a place in which earlier writes hang.
 type hangingError struct{ place string }
 
 func (e *hangingError) Error() string {
@@ -98,8 +98,8 @@ type admitted struct {
 	timer   *time.Timer
 }
 
-// do calls write as soon as a lane admits the write. The parameter id is the ID of the set that the object belongs
-// to. The error is a hangingError if the place hangs.
+// do calls write as soon as a lane admits the write. id is the ID of the set that the object belongs to. The error is a
+// hangingError if the place hangs.
 func (l *lanes) do(ctx context.Context, place, id string, write func(context.Context) error) error {
 	for {
 		probe, wait, err := l.admit(place, id)
@@ -223,8 +223,8 @@ func (t *trouble) hang(again time.Time) {
 	}
 }
 
-// end removes a finished write from its lane. It marks the write's place as hanging if the write failed after
-// hangTime or was canceled by delay. The parameter stopped is true if the caller's context has ended.
+// end removes a finished write from its lane. It marks the write's place as hanging if the write failed after hangTime
+// or was canceled by delay. The stopped parameter is true if the caller's context has ended.
 func (l *lanes) end(w *admitted, err error, stopped bool) {
 	l.mu.Lock()
 	w.ended = true

@@ -164,7 +164,7 @@ func (l *leadership) collection(k protocol.ObjectKind) watch.Collection {
 	return c
 }
 
-// load reads the stored sets. It retries until it succeeds or ctx ends.
+// load reads the stored sets. It retries until it succeeds or ctx is done.
 func (l *leadership) load(ctx context.Context) bool {
 	for {
 		all, broken, err := l.store.load(ctx)
@@ -274,7 +274,7 @@ func (l *leadership) changed(r ref, before, now *object) {
 	}
 }
 
-// movedBetween returns the projects whose namespaces are affected by a change to a Namespace.
+// movedBetween returns the projects that a Namespace leaves or joins through a change.
 func movedBetween(before, now *object) map[string]bool {
 	projects := map[string]bool{}
 	if before != nil && now != nil && before.project == now.project && before.uid == now.uid &&
@@ -324,7 +324,7 @@ func (l *leadership) reconcile(ctx context.Context, id string) {
 	}
 }
 
-// requested removes and returns the pending request for a set. The result asked reports whether there was a request,
+// requested removes and returns the pending request for a set. The asked result reports whether there was a request,
 // and known reports whether the set exists.
 func (l *leadership) requested(id string) (r request, asked, known bool) {
 	l.state.mu.Lock()

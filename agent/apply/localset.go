@@ -66,7 +66,7 @@ func (l *leadership) claim(r ref, s *localSet) (owner string, ok bool) {
 	return s.id, true
 }
 
-// unclaim ends the set's ownership of objects that are not in the map wanted, and returns those objects.
+// unclaim ends the set's ownership of objects that are not in the wanted map, and returns those objects.
 func (l *leadership) unclaim(s *localSet, wanted map[ref]bool) (given []ref) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

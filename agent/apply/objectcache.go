@@ -53,7 +53,7 @@ type objectStore = watch.Store[*metav1.PartialObjectMetadata, object]
 // agent has just written.
 type objectCache map[string]*objectStore // by kind
 
-// newObjectCache returns a cache that calls changed whenever an object changes. The parameter before is nil if the
+// newObjectCache returns a cache that calls changed whenever an object changes. The before parameter is nil if the
 // object was created, and now is nil if the object was deleted.
 func newObjectCache(changed func(r ref, before, now *object)) objectCache {
 	c := objectCache{}

@@ -363,8 +363,8 @@ func (p *pass) applyAll(ctx context.Context, items []item) {
 	each(ctx, items, func(it item) { p.applyOne(ctx, it) })
 }
 
-// each calls f for each item, and returns when all calls have returned. At most share calls run in parallel. It starts
-// no more calls after ctx has ended.
+// each calls f for each item, and returns when all calls have returned. At most share of these calls run in parallel.
+// It starts no more calls after ctx is done.
 func each[T any](ctx context.Context, items []T, f func(T)) {
 	var running sync.WaitGroup
 	places := make(chan struct{}, share)

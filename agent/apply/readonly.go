@@ -25,7 +25,7 @@ func (a *Applier) Left() []string {
 	return a.left
 }
 
-// lookForLeft lists the remaining sets at intervals until ctx ends.
+// lookForLeft lists the remaining sets at intervals until ctx is done.
 func (a *Applier) lookForLeft(ctx context.Context) {
 	tick := time.NewTicker(leftAgain)
 	defer tick.Stop()

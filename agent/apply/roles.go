@@ -198,7 +198,7 @@ func (l *leadership) roleState(role string) roleState {
 }
 
 // whyNotBound returns the reason why a role must not be bound, or "" if it may be bound. A role that another client
-// created or keeps changing could grant unintended rights. The result away is true if an existing binding must be
+// created or keeps changing could grant unintended rights. The away result is true if an existing binding must be
 // removed.
 func (s roleState) whyNotBound(role string, passes int) (phase protocol.SetPhase, message string, away bool) {
 	altered := s.problem != nil && (s.problem.Phase == protocol.SetConflict || s.problem.Phase == protocol.SetFighting)

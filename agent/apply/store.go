@@ -88,7 +88,7 @@ func secretOf(name string, data map[string][]byte) *corev1.Secret {
 	}
 }
 
-// write creates or replaces a Secret. The parameter before is the previous version, or nil if no previous version is
+// write creates or replaces a Secret. The before parameter is the previous version, or nil if no previous version is
 // known.
 func (s store) write(ctx context.Context, secret, before *corev1.Secret) (*corev1.Secret, error) {
 	var after *corev1.Secret

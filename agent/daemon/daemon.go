@@ -70,7 +70,7 @@ type Options struct {
 	Tracer *tracing.Tracer
 }
 
-// Run runs the agent until ctx ends or the hub has uninstalled the agent, and then returns nil.
+// Run runs the agent until ctx is done or the hub has uninstalled the agent, and then returns nil.
 func Run(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -164,7 +164,7 @@ func newAgent(o Options) (*agent, error) {
 // errRestored is the cause of cancellation when the cluster has been restored from a backup.
 var errRestored = errors.New("the cluster was restored from a backup")
 
-// run sends reports and maintains the link until ctx ends, the agent is uninstalled, or the cluster is restored. It
+// run sends reports and maintains the link until ctx is done, the agent is uninstalled, or the cluster is restored. It
 // reports whether the cluster was restored.
 func (a *agent) run(ctx context.Context) (restored bool) {
 	uid, ok := a.awaitUID(ctx)
@@ -241,7 +241,7 @@ func (a *agent) newIdentity(uid string, nodeAgent bool) *identity.Keeper {
 	})
 }
 
-// newLink returns the agent's link to the hub. The function told is called with the reasons why the link cannot
+// newLink returns the agent's link to the hub. The told function is called with the reasons why the link cannot
 // connect. It is nil in a node agent, because the replicas report these reasons.
 func (a *agent) newLink(keeper *identity.Keeper, told func(string), h http.Handler) *link.Link {
 	return link.New(link.Options{
@@ -250,7 +250,7 @@ func (a *agent) newLink(keeper *identity.Keeper, told func(string), h http.Handl
 	})
 }
 
-// whileWatched returns the context for forwarded watches. This context is canceled watchTimeout after ctx has ended.
+// whileWatched returns the context for forwarded watches. This context is canceled watchTimeout after ctx is done.
 func whileWatched(ctx context.Context) (context.Context, context.CancelFunc) {
 	watches, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(watchTimeout, end) })
@@ -274,7 +274,7 @@ func describe(r *http.Request) tracing.About {
 	return tracing.Kubernetes(r, strings.TrimPrefix(r.URL.Path, protocol.PathKubernetes), "agent", "")
 }
 
-// awaitUID reads the cluster's UID from the API server, and retries until it succeeds. It returns false if ctx ends
+// awaitUID reads the cluster's UID from the API server, and retries until it succeeds. It returns false if ctx is done
 // first.
 func (a *agent) awaitUID(ctx context.Context) (uid string, ok bool) {
 	err := wait.PollUntilContextCancel(ctx, uidRetry, true, func(ctx context.Context) (bool, error) {

@@ -85,7 +85,7 @@ func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, rest
 	return d
 }
 
-// run sends reports until ctx ends, and carries out the leader's tasks whenever this replica is elected.
+// run sends reports until ctx is done, and carries out the leader's tasks whenever this replica is elected.
 func (d *duties) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -112,9 +112,9 @@ func (d *duties) lead(ctx context.Context) {
 // reportFirst limits how long work on sets and plans waits for the hub to read a report.
 const reportFirst = 5 * time.Second
 
-// awaitReport returns when the hub has read a report, or after reportFirst. It returns false if ctx ends first. The
-// delay lets members become Ready before requests for sets and plans use the CPU, when many agents start on the same
-// machines at the same time.
+// awaitReport returns when the hub has read a report, or after reportFirst. It returns false if ctx is done first. If
+// many agents start on the same machines at the same time, the delay lets members become Ready before requests for sets
+// and plans use the CPU.
 func (d *duties) awaitReport(ctx context.Context) bool {
 	waited, cancel := context.WithTimeout(ctx, reportFirst)
 	defer cancel()

@@ -45,15 +45,15 @@ type lastError struct {
 	told bool       // whether the link has ever reported its state
 }
 
-// newLastError returns a lastError. The function write sets the annotation to a text, or removes the annotation if
-// the text is empty.
+// newLastError returns a lastError. The write function sets the annotation to a text, or removes the annotation if the
+// text is empty.
 func newLastError(write func(ctx context.Context, text string) error, log logr.Logger) *lastError {
 	return &lastError{write: write, wake: make(chan struct{}, 1), log: log}
 }
 
 // annotate returns a function that sets the annotation of the agent's Deployment. Every new leader removes the
-// annotation, although usually there is none. The function therefore first reads the Deployment, because a read is
-// cheaper for the API server than a write.
+// annotation, but usually there is none. The function therefore reads the Deployment first, because a read is cheaper
+// for the API server than a write.
 func annotate(get func(context.Context) (*appsv1.Deployment, error),
 	set func(ctx context.Context, key, value string) error) func(context.Context, string) error {
 	return func(ctx context.Context, text string) error {
@@ -87,7 +87,7 @@ func (e *lastError) state() (text string, told bool) {
 	return e.text, e.told
 }
 
-// lead keeps the annotation up to date until ctx ends. Only the leader does this, because the replicas share one
+// lead keeps the annotation up to date until ctx is done. Only the leader does this, because the replicas share one
 // annotation. The annotation therefore describes the leader's connection.
 func (e *lastError) lead(ctx context.Context) {
 	var failing, next time.Time // when the tunnel was lost; the earliest time to write another error

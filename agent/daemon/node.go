@@ -19,9 +19,9 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// RunNode runs a node agent until ctx ends. While no replica of the agent is connected, one of the member's node agents
-// opens a tunnel using the replicas' identity. It serves the API, reports the API server's health, and accepts the
-// hub's settings. The leader's tasks wait until a replica is connected. A node agent does not listen on any port,
+// RunNode runs a node agent until ctx is done. While no replica of the agent is connected, one of the member's node
+// agents opens a tunnel using the replicas' identity. It serves the API, reports the API server's health, and accepts
+// the hub's settings. The leader's tasks wait until a replica is connected. A node agent does not listen on any port,
 // because the port would be open on the node itself.
 func RunNode(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -51,7 +51,7 @@ func RunNode(ctx context.Context, o Options) error {
 	return nil
 }
 
-// serveAsNode keeps a tunnel to the hub open until ctx ends.
+// serveAsNode keeps a tunnel to the hub open until ctx is done.
 func (a *agent) serveAsNode(ctx context.Context, uid string, keeper *identity.Keeper) {
 	watches, endWatches := whileWatched(ctx)
 	defer endWatches()
@@ -80,9 +80,9 @@ func (a *agent) serveAsNode(ctx context.Context, uid string, keeper *identity.Ke
 	running.Go(func() { l.Run(ctx) })
 }
 
-// RunDirect reviews tokens for the node's API server until ctx ends. It does not communicate with the hub. It can
-// read only two Secrets: the Secret that the hub delivers for direct access, and the Secret with the CA that the
-// agent has created.
+// RunDirect reviews tokens for the node's API server until ctx is done. It does not communicate with the hub. It can
+// read only two Secrets: the Secret that the hub delivers for direct access, and the Secret with the CA that the agent
+// has created.
 func RunDirect(ctx context.Context, o Options) error {
 	a, err := newAgent(o)
 	if err != nil {

@@ -43,7 +43,7 @@ func serveProbes(ctx context.Context, listener net.Listener, h http.Handler) err
 	return nil
 }
 
-// serve handles small requests on a listener until ctx ends.
+// serve handles small requests on a listener until ctx is done.
 func serve(ctx context.Context, listener net.Listener, h http.Handler) error {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: exchangeTimeout, ReadTimeout: exchangeTimeout, WriteTimeout: exchangeTimeout,

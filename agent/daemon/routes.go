@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// routes maps paths to the handlers for the hub's requests. A path that ends in a slash stands for all paths below it.
+// routes maps paths to the handlers for the hub's requests. A path that ends in a slash stands for all paths under it.
 // routes is not an http.ServeMux, because a ServeMux cleans paths, and the paths of requests to the API server must
 // remain unchanged.
 type routes map[string]http.Handler

@@ -51,8 +51,8 @@ type Options struct {
 	NodeLease  *kube.Lease      // the Lease that node agents use to elect a leader
 	Direct     *kube.DaemonSet  // DaemonSet of the pods that review users' tokens for API servers
 	Secrets    *kube.Secrets    // Secrets in the agent's namespace
-	// Nodes returns the number of nodes in the member, and whether it is known. Call Keeper.Wake when the number
-	// changes.
+	// Nodes returns the number of nodes in the member, and reports whether the number is known. Call Keeper.Wake when the
+	// number changes.
 	Nodes func() (int32, bool)
 	// Changed is called when Keeper.Report has changed.
 	Changed func()
@@ -103,7 +103,7 @@ func (k *Keeper) Wake() {
 	}
 }
 
-// Lead keeps the Deployment in the state that the hub requested until ctx ends.
+// Lead keeps the Deployment in the state that the hub requested until ctx is done.
 func (k *Keeper) Lead(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -117,7 +117,7 @@ func (k *Keeper) Lead(ctx context.Context) {
 	await.Loop(ctx, k.wake, k.settle)
 }
 
-// follow wakes the Keeper on each event of a watch until ctx ends.
+// follow wakes the Keeper on each event of a watch until ctx is done.
 func (k *Keeper) follow(ctx context.Context, open func(context.Context) (watch.Interface, error)) {
 	for ctx.Err() == nil {
 		w, err := open(ctx)

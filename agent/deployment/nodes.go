@@ -29,7 +29,7 @@ const nodeAgentsOn = "true"
 // nodesEvery is the interval at which a DaemonSet is applied again to repair it.
 const nodesEvery = time.Minute
 
-// nodesReadyWithin is how soon after a change at least one of the DaemonSet's pods must become ready.
+// nodesReadyWithin is the time within which at least one of the DaemonSet's pods must become ready after a change.
 const nodesReadyWithin = 5 * time.Minute
 
 // daemonSet returns the DaemonSet of node agents that accompanies the agent's Deployment. Fields that the hub

@@ -96,12 +96,12 @@ func (e *Endpoint) Authority() string {
 	return ""
 }
 
-// Run serves until ctx ends.
+// Run serves until ctx is done.
 func (e *Endpoint) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() {
-		// The error only means that ctx has ended.
+		// The error only means that ctx is done.
 		_ = wait.PollUntilContextCancel(ctx, again, true,
 			func(ctx context.Context) (bool, error) { e.watch(ctx); return false, nil })
 	})
@@ -246,7 +246,7 @@ func (e *Endpoint) serve(ctx context.Context) {
 	})
 }
 
-// serveAt serves on a listener until ctx ends.
+// serveAt serves on a listener until ctx is done.
 func (e *Endpoint) serveAt(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler: e, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,

@@ -47,7 +47,7 @@ func NewReadOnly(ctx context.Context, base *url.URL, transport http.RoundTripper
 }
 
 // New returns a Handler for the API server at base. The transport adds the agent's own credentials, and must not change
-// requests in any other way. When ctx ends, watches end between two events, and other requests continue.
+// requests in any other way. When ctx is done, watches end between two events, and other requests continue.
 func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log logr.Logger) *Handler {
 	h := &Handler{base: base, log: log}
 	h.proxy = &httputil.ReverseProxy{
@@ -98,7 +98,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.proxy.ServeHTTP(w, r)
 }
 
-// checkPath makes sure that a request stays below the root of the API server. If the API server's URL has no base path,
+// checkPath makes sure that a request stays under the root of the API server. If the API server's URL has no base path,
 // no path can escape, so paths are forwarded unchanged and the API server evaluates them. If there is a base path, ".."
 // could escape from it.
 func (h *Handler) checkPath(u *url.URL) *denial {

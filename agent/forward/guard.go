@@ -106,7 +106,7 @@ func known(name string) bool {
 	return strings.HasPrefix(name, impersonateExtra) && len(name) > len(impersonateExtra)
 }
 
-// checkRead denies all requests except reads in a read-only agent. It also denies upgrades, because an upgraded
+// In a read-only agent, checkRead denies all requests except reads. It also denies upgrades, because an upgraded
 // connection could carry any data.
 func checkRead(r *http.Request) *denial {
 	if (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == "" {

@@ -71,7 +71,7 @@ type agent struct {
 	leave   sync.Once
 }
 
-// Run runs the agent until ctx ends or the hub has removed the agent, and then returns nil.
+// Run runs the agent until ctx is done or the hub has removed the agent, and then returns nil.
 func Run(ctx context.Context, o Options) error {
 	a, err := newAgent(o)
 	if err != nil {
@@ -139,7 +139,7 @@ func (a *agent) touch() {
 	}
 }
 
-// report publishes a report whenever the progress or the machine has changed, until ctx ends.
+// report publishes a report whenever the progress or the machine has changed, until ctx is done.
 func (a *agent) report(ctx context.Context) {
 	topic := a.stream.Topic(protocol.SubjectReport)
 	machine, look := inspect(a.config), time.NewTicker(inspectEvery)

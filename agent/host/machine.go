@@ -95,7 +95,7 @@ type address struct {
 	bridge bool
 }
 
-// order selects and sorts the addresses of the machine's interfaces. The parameter sources contains the source
+// order selects and sorts the addresses of the machine's interfaces. The sources parameter contains the source
 // addresses of the default routes. These addresses may be nil. order has no side effects.
 func order(found []address, sources ...net.IP) []string {
 	isSource := func(ip net.IP) bool { return slices.ContainsFunc(sources, ip.Equal) }

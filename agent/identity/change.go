@@ -26,7 +26,7 @@ import (
 const maxRetry = 5 * time.Minute
 
 // Changed returns when the registration Secret holds a join token that has not been tried yet, when the agent's key
-// differs from the key used in the last attempt, or when ctx ends.
+// differs from the key used in the last attempt, or when ctx is done.
 func (k *Keeper) Changed(ctx context.Context) {
 	ctx, found := context.WithCancel(ctx)
 	defer found()
@@ -37,9 +37,9 @@ func (k *Keeper) Changed(ctx context.Context) {
 	found()
 }
 
-// Follow keeps the agent's identity up to date until ctx ends. It joins with each new join token, using a new key, and
-// restores the identity if a user has deleted it. The tunnel stays open until the hub knows the new key and closes the
-// tunnel. Only one replica may run Follow at a time.
+// Follow keeps the agent's identity up to date until ctx is done. It joins with each new join token, using a new key,
+// and restores the identity if a user has deleted it. The tunnel stays open until the hub knows the new key and closes
+// the tunnel. Only one replica may run Follow at a time.
 func (k *Keeper) Follow(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -55,7 +55,7 @@ func (k *Keeper) Follow(ctx context.Context) {
 	}
 }
 
-// repeat calls do until it succeeds or ctx ends. The delay between calls grows up to maxRetry.
+// repeat calls do until it succeeds or ctx is done. The delay between calls grows up to maxRetry.
 func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Context) error) {
 	backoff := wait.Backoff{Duration: rewatch, Factor: 2, Jitter: 0.1, Steps: math.MaxInt32, Cap: maxRetry}
 	for ctx.Err() == nil {
@@ -110,8 +110,8 @@ func (k *Keeper) rejoin(ctx context.Context) error {
 	return err
 }
 
-// restore restores the identity of a running agent. Otherwise, the agent could not connect after a restart, because its
-// join token has already been used.
+// restore restores the identity of a running agent. Without the identity, the agent could not connect after a restart,
+// because its join token has already been used.
 func (k *Keeper) restore(ctx context.Context) error {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -148,7 +148,7 @@ func (k *Keeper) identity(ctx context.Context) (*identity, error) {
 // succeedTime is the timeout for Succeed.
 const succeedTime = 20 * time.Second
 
-// Succeed takes over from a former Keeper of the same cluster, for example after the cluster was restored from a
+// Succeed takes over from an earlier Keeper of the same cluster, for example after the cluster was restored from a
 // backup. The Secret may then contain a key that the hub does not accept, or a CA that does not verify the hub. Succeed
 // stores the last valid identity again. If this fails, the agent uses the identity in the Secret.
 func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
@@ -194,9 +194,9 @@ func (k *Keeper) Leave() {
 	k.leaving = true
 }
 
-// await returns when an event for a Secret satisfies the condition "is", or when ctx ends.
+// await returns when an event for a Secret satisfies the condition "is", or when ctx is done.
 func (k *Keeper) await(ctx context.Context, name string, is func(watch.EventType, *corev1.Secret) bool) {
-	// The error only means that ctx has ended.
+	// The error only means that ctx is done.
 	_ = wait.PollUntilContextCancel(ctx, rewatch, true,
 		func(ctx context.Context) (bool, error) { return k.watch(ctx, name, is), nil })
 }

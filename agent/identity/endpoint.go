@@ -133,8 +133,8 @@ func get(ctx context.Context, client *http.Client, target string) ([]byte, error
 	return body, nil
 }
 
-// resolve returns the endpoint to connect to. The parameter bundle is the manifest's CA bundle. It may be empty. The
-// parameter settings contains the settings in force, or is nil. If the manifest has no CA bundle, resolve fetches one,
+// resolve returns the endpoint to connect to. The bundle parameter is the manifest's CA bundle. It may be empty. The
+// settings parameter contains the settings in force, or is nil. If the manifest has no CA bundle, resolve fetches one,
 // and keeps only the certificates that the manifest's checksums pin.
 func resolve(ctx context.Context, m Manifest, bundle []byte, settings *protocol.Settings, fetch bundleSource) (Endpoint,
 	error) {

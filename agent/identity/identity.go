@@ -46,7 +46,7 @@ type identity struct {
 	Audience string
 	// JoinedWith is the tokenDigest of the join token with which the agent joined.
 	JoinedWith string
-	// Settings are the settings that the hub announced last, or nil.
+	// Settings contains the settings that the hub announced last, or is nil.
 	Settings *protocol.Settings
 	// After is the fingerprint of the manifest that was in force when Settings were announced. Under another manifest, the
 	// settings do not apply.

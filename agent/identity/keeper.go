@@ -171,8 +171,8 @@ func (k *Keeper) resolve(ctx context.Context, id *identity, bundle []byte) (Endp
 	return hub, err
 }
 
-// join joins the hub as the Cluster that the join token belongs to. The parameter id is the agent's current
-// identity. The given key may differ from the key in that identity.
+// join joins the hub as the Cluster that the join token belongs to. id is the agent's current identity. The given key
+// may differ from the key in that identity.
 func (k *Keeper) join(ctx context.Context, hub Endpoint, id *identity, key ed25519.PrivateKey, token string) (*identity,
 	error) {
 	if token == "" {

@@ -96,7 +96,7 @@ func New(o Options) *Election {
 	return &Election{options: o}
 }
 
-// Run takes part in the election until ctx ends, and then releases the Lease.
+// Run takes part in the election until ctx is done, and then releases the Lease.
 //
 // If access to Leases is forbidden, the replica leads without a Lease and periodically tries to get one. This is the
 // case with the manifest of an older Drover version, which has only one replica. However, an API server that has just
@@ -187,7 +187,7 @@ func (e *Election) free(lease *coordinationv1.Lease, now time.Time) bool {
 	return now.Sub(e.seen.at) >= lasts
 }
 
-// spec returns the spec that a leader writes. The parameter before is the current spec, or nil if there is none.
+// spec returns the spec that a leader writes. The before parameter is the current spec, or nil if there is none.
 func (e *Election) spec(before *coordinationv1.LeaseSpec, now time.Time) coordinationv1.LeaseSpec {
 	at, seconds, transitions := metav1.NewMicroTime(now), int32(duration/time.Second), int32(0)
 	spec := coordinationv1.LeaseSpec{
@@ -200,7 +200,7 @@ func (e *Election) spec(before *coordinationv1.LeaseSpec, now time.Time) coordin
 	return spec
 }
 
-// lead leads until the Lease is lost or ctx ends. Without a Lease, it leads until another replica holds one.
+// lead leads until the Lease is lost or ctx is done. Without a Lease, it leads until another replica holds one.
 func (e *Election) lead(ctx context.Context, lease *coordinationv1.Lease) {
 	e.options.Log.Info("leading", "name", e.options.Name)
 	leading, stop := context.WithCancel(ctx)
@@ -227,7 +227,7 @@ func (e *Election) lead(ctx context.Context, lease *coordinationv1.Lease) {
 	e.options.Log.Info("no longer leading", "error", err.Error())
 }
 
-// awaitRight retries until it can take the Lease. It returns nil if another replica has the Lease or ctx ends.
+// awaitRight retries until it can take the Lease. It returns nil if another replica has the Lease or ctx is done.
 func (e *Election) awaitRight(ctx context.Context) *coordinationv1.Lease {
 	for {
 		if await.Time(ctx, askInterval); ctx.Err() != nil {
@@ -240,7 +240,7 @@ func (e *Election) awaitRight(ctx context.Context) *coordinationv1.Lease {
 	}
 }
 
-// renew renews the Lease until it is lost or ctx ends, and returns the reason.
+// renew renews the Lease until it is lost or ctx is done, and returns the reason.
 func (e *Election) renew(ctx context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	renewed, wait := time.Now(), renewInterval
 	for {

@@ -54,7 +54,7 @@ type Standby struct{ options StandbyOptions }
 // NewStandby returns a Standby.
 func NewStandby(o StandbyOptions) *Standby { return &Standby{options: o} }
 
-// Run takes part in the election until ctx ends.
+// Run takes part in the election until ctx is done.
 func (s *Standby) Run(ctx context.Context) {
 	var serving sync.WaitGroup // requests in progress may continue after an election
 	defer serving.Wait()
@@ -74,8 +74,8 @@ func (s *Standby) Run(ctx context.Context) {
 	}
 }
 
-// watch serves whenever a node agent is needed, until ctx ends or this node agent cannot reach the hub. It reports
-// whether ctx has ended.
+// watch serves whenever a node agent is needed, until ctx is done or this node agent cannot reach the hub. It reports
+// whether ctx is done.
 func (s *Standby) watch(ctx context.Context, serving *sync.WaitGroup) bool {
 	for p := (presence{}); ctx.Err() == nil; await.Time(ctx, watchInterval) {
 		if p = s.look(ctx, p); !p.needed(false, time.Now()) {
@@ -93,7 +93,7 @@ func (s *Standby) watch(ctx context.Context, serving *sync.WaitGroup) bool {
 }
 
 // serve serves until a replica of the agent is connected again, the hub has not been reached for connectWithin, or ctx
-// ends. It reports whether the hub was reached. It does not wait for requests in progress, because the replica may
+// is done. It reports whether the hub was reached. It does not wait for requests in progress, because the replica may
 // disconnect again in the meantime.
 func (s *Standby) serve(ctx context.Context, p presence, running *sync.WaitGroup) (after presence, reached bool) {
 	serving, stop := context.WithCancel(ctx)
@@ -164,8 +164,7 @@ func (p presence) after(lease *coordinationv1.Lease, d *appsv1.Deployment, now t
 	return p
 }
 
-// needed reports whether a node agent must serve. The parameter serving is true if the node agent is already
-// serving.
+// needed reports whether a node agent must serve. The serving parameter is true if the node agent is already serving.
 func (p presence) needed(serving bool, now time.Time) bool {
 	switch {
 	case p.since.IsZero():

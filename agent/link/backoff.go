@@ -53,15 +53,15 @@ func newBackoff(jitter func(n time.Duration) time.Duration, first time.Duration)
 	return backoff{jitter, first, firstLimit(first)}
 }
 
-// firstLimit returns a limit that starts at first/2, so that the parameter first is the upper bound of each of the
-// first two waits. A hub that restarts is unreachable for less than a second, but some agents fail twice in this time.
-// If they waited longer before their third attempt, they would be the last to reconnect.
+// firstLimit returns a limit that starts at first/2, so that first is the upper bound of each of the first two waits. A
+// hub that restarts is unreachable for less than a second, but some agents fail twice in this time. If they waited
+// longer before their third attempt, they would be the last to reconnect.
 func firstLimit(first time.Duration) wait.Backoff {
 	return wait.Backoff{Duration: first / 2, Factor: 2, Cap: longestWait, Steps: math.MaxInt}
 }
 
-// next returns how long to wait after an attempt that ended with err. The parameter opened is how long the tunnel
-// was open, or 0 if it never opened.
+// next returns how long to wait after an attempt that ended with err. The opened parameter is how long the tunnel was
+// open, or 0 if it never opened.
 func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	if opened >= healthy {
 		b.limit = firstLimit(b.first)

@@ -86,8 +86,8 @@ func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 }
 
 // serve serves requests until the hub closes the tunnel. After the agent has left the tunnel, the hub may use it for
-// the time in b.keep. Once the context stopping has ended, the remaining time is limited to the duration stop. If
-// the tunnel is still open after this time, the agent closes it.
+// the time in b.keep. Once the stopping context has ended, the remaining time is limited to the stop duration. If the
+// tunnel is still open after this time, the agent closes it.
 func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duration) {
 	ctx, cut := context.WithCancel(context.WithoutCancel(stopping))
 	defer cut()

@@ -25,7 +25,8 @@ import (
 // aliveFor is how long the link may go without progress, beyond its planned wait, before the process counts as stuck.
 const aliveFor = 5 * time.Minute
 
-// Serve serves the hub's requests through an open tunnel until the tunnel or ctx ends, and returns why it ended.
+// Serve serves the hub's requests through an open tunnel until the tunnel ends or ctx is done, and returns why it
+// stopped.
 type Serve func(ctx context.Context, h http.Handler) error
 
 // Target specifies where to connect and which identity to use.
@@ -40,12 +41,12 @@ type Target struct {
 
 // Options configure a Link.
 type Options struct {
-	// Target returns the target for the next attempt. It joins first if necessary. The parameter last is the error of
-	// the previous attempt. It is nil for the first attempt and after a tunnel has been open. After an error that is
-	// a Rejection, the link waits for a long time. Target and Changed are called from one goroutine at a time.
+	// Target returns the target for the next attempt. It joins first if necessary. last is the error of the previous
+	// attempt. It is nil for the first attempt and after a tunnel has been open. After an error that is a Rejection, the
+	// link waits for a long time. Target and Changed are called from one goroutine at a time.
 	Target func(ctx context.Context, last error) (*Target, error)
-	// Changed returns when there is a join token that has not been tried yet, so that the next attempt does not have
-	// to wait. It also returns when ctx ends.
+	// Changed returns when there is a join token that has not been tried yet, so that the next attempt does not have to
+	// wait. It also returns when ctx is done.
 	Changed func(ctx context.Context)
 	// Told is called with the reason whenever an attempt to open a tunnel has failed, and with "" whenever a tunnel is
 	// open. It must not block. It may be nil.
@@ -110,9 +111,9 @@ func (l *Link) Alive() bool {
 	return l.state.stopping || l.state.open > 0 || time.Now().Before(l.state.due)
 }
 
-// Run keeps a tunnel open until ctx ends, and never gives up. When ctx ends, the agent leaves its tunnels. The hub then
-// waits for requests in progress and closes the tunnels. Run returns when the tunnels are closed or Options.Drain has
-// passed.
+// Run keeps a tunnel open until ctx is done, and never gives up. When ctx is done, the agent leaves its tunnels. The
+// hub then waits for requests in progress and closes the tunnels. Run returns when the tunnels are closed or
+// Options.Drain has passed.
 func (l *Link) Run(ctx context.Context) {
 	defer l.tunnels.Wait()
 	defer l.stop() // runs before the wait
@@ -136,8 +137,8 @@ func (l *Link) Run(ctx context.Context) {
 	}
 }
 
-// hold opens a tunnel and keeps it and its replacements open until the last of them or ctx ends. It returns how long
-// the last tunnel was open and why it ended. The duration is 0 if there was no tunnel.
+// hold opens a tunnel and keeps it and its replacements open until the last of them ends or ctx is done. It returns how
+// long the last tunnel was open and why it ended. The duration is 0 if there was no tunnel.
 func (l *Link) hold(ctx context.Context, last error) (time.Duration, error) {
 	b, err := l.attempt(ctx, last)
 	if err != nil {
@@ -248,7 +249,7 @@ func (l *Link) stop() {
 	l.state.stopping = true
 }
 
-// progress records that the loop is running, and will run again within the duration wait.
+// progress records that the loop is running, and will run again within the given time.
 func (l *Link) progress(wait time.Duration) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

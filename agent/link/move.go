@@ -31,7 +31,7 @@ const (
 // errSurpassed is returned if a new tunnel ended before the agent had left the old tunnel.
 var errSurpassed = errors.New("the new tunnel ended at once")
 
-// keep keeps a tunnel and its replacements open. It returns the last of them when that tunnel or ctx has ended.
+// keep keeps a tunnel and its replacements open. It returns the last of them when that tunnel ends or ctx is done.
 func (l *Link) keep(ctx context.Context, b *branch) *branch {
 	for {
 		move := true
@@ -61,8 +61,8 @@ func (l *Link) keep(ctx context.Context, b *branch) *branch {
 	}
 }
 
-// replace opens another tunnel while b stays open. It returns nil if b or ctx ends first. A failure to open the other
-// tunnel is not a failure of the link.
+// replace opens another tunnel while b stays open. It returns nil if b ends or ctx is done first. A failure to open the
+// other tunnel is not a failure of the link.
 func (l *Link) replace(ctx context.Context, b *branch) *branch {
 	waits := l.backoff
 	wait := waits.next(b.open(), nil) // a hub that keeps requesting moves must not be dialed constantly
@@ -100,7 +100,7 @@ func (l *Link) pause(ctx context.Context, b *branch, wait time.Duration) bool {
 }
 
 // settled waits until the hub uses a new tunnel and the hub's other replicas know about it. It returns false if the
-// tunnel or ctx ends first.
+// tunnel ends or ctx is done first.
 func (l *Link) settled(ctx context.Context, next *branch) bool {
 	timer := time.NewTimer(takeover)
 	defer timer.Stop()

@@ -29,8 +29,8 @@ const maxConflicts = 8
 // maxCause is the maximum size of a cause in a status, in bytes.
 const maxCause = 256
 
-// maxElsewhere is the maximum number of Plans in other namespaces for which the agent writes a status that says that
-// the Plan does not run. Writing more of these statuses would slow down each pass.
+// maxElsewhere is the maximum number of Plans in other namespaces whose status says that the Plan does not run. Writing
+// more of these statuses would slow down each pass.
 const maxElsewhere = 64
 
 // resolve returns the Plans with their versions and hashes.

@@ -84,7 +84,7 @@ func (m apiClient) remove(ctx context.Context, path string, options metav1.Delet
 	return m.rest.Delete().AbsPath(path).Body(&options).Do(ctx).Error()
 }
 
-// pods lists the pods below a path that match the selectors.
+// pods lists the pods under a path that match the selectors.
 func (m apiClient) pods(ctx context.Context, path string, options metav1.ListOptions) (*corev1.PodList, error) {
 	pods := &corev1.PodList{}
 	return pods, m.rest.Get().AbsPath(path).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(pods)

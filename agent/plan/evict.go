@@ -57,14 +57,14 @@ type drainer struct {
 	version string // resource version from which to watch pods
 }
 
-// Drain drains a node in the same way as a Plan does. The error says what blocks the drain. The drain is canceled
-// when ctx ends.
+// Drain drains a node in the same way as a Plan does. The error says what blocks the drain. The drain is canceled when
+// ctx is done.
 func Drain(ctx context.Context, o Options, node string, spec v1.Drain) error {
 	return (&drainer{node: node, spec: spec, member: apiClient{o.Client}, objects: o.Objects,
 		home: o.Namespace}).run(ctx)
 }
 
-// run drains the node. The error says what blocks the drain. The drain is canceled when ctx ends.
+// run drains the node. The error says what blocks the drain. The drain is canceled when ctx is done.
 func (d *drainer) run(ctx context.Context) error {
 	timeout := defaultDrainTimeout
 	if d.spec.Timeout != nil {

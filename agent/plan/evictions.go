@@ -212,7 +212,7 @@ func newDrains(o Options, ended func()) *drains {
 	return &drains{options: o, ended: ended, all: map[string]*draining{}}
 }
 
-// start starts a drain, and cancels any other drain of the node. The drain is added to the wait group running.
+// start starts a drain, and cancels any other drain of the node. The drain is added to the running wait group.
 func (d *drains) start(ctx context.Context, running *sync.WaitGroup, wanted drain) {
 	ctx, cancel := context.WithCancel(ctx)
 	one := &draining{drain: wanted, cancel: cancel}

@@ -41,7 +41,7 @@ const (
 
 const (
 	maxLabel = 63 // the maximum number of characters in a label value
-	// secretsPath is the directory below which Secrets with a relative path are mounted.
+	// secretsPath is the directory under which Secrets with a relative path are mounted.
 	secretsPath = "/run/system-upgrade/secrets"
 )
 

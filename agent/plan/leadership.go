@@ -114,7 +114,7 @@ func (l *leadership) touch() {
 	}
 }
 
-// run runs Plans until ctx ends, and then waits for everything that it started.
+// run runs Plans until ctx is done, and then waits for everything that it started.
 func (l *leadership) run(ctx context.Context) {
 	defer close(l.ended)
 	ctx, cancel := context.WithCancel(ctx)
@@ -142,7 +142,7 @@ func (l *leadership) run(ctx context.Context) {
 	l.loop(ctx)
 }
 
-// persist retries do until it succeeds. It returns false if ctx ends first.
+// persist retries do until it succeeds. It returns false if ctx is done first.
 func (l *leadership) persist(ctx context.Context, what string, do func(context.Context) error) bool {
 	for b := (backoff{}); ; {
 		err := do(ctx)
@@ -160,7 +160,7 @@ func (l *leadership) persist(ctx context.Context, what string, do func(context.C
 	}
 }
 
-// pauseAfter waits after an error. It returns false if ctx ends first. If a retirement arrives during the wait,
+// pauseAfter waits after an error. It returns false if ctx is done first. If a retirement arrives during the wait,
 // pauseAfter responds to it, usually with the error, because the error may be temporary. It responds that no objects
 // remain if the agent is being removed, or if the API server forbids the requests that plans need, for example because
 // the agent's rights come from an older manifest.
@@ -183,7 +183,7 @@ func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error)
 	}
 }
 
-// known waits until the channel ready is closed. It returns false if ctx ends first.
+// known waits until the ready channel is closed. It returns false if ctx is done first.
 func known(ctx context.Context, ready <-chan struct{}) bool {
 	select {
 	case <-ctx.Done():
@@ -211,7 +211,7 @@ func (l *leadership) follow(ctx context.Context, s interface {
 }
 
 // watch starts the necessary watches as soon as there is a Plan, and waits for their first lists. It returns false if
-// ctx ends first.
+// ctx is done first.
 func (l *leadership) watch(ctx context.Context) bool {
 	l.watching = true
 	l.follow(ctx, l.nodes, watch.Collection{Path: pathNodes})
@@ -226,7 +226,7 @@ func (l *leadership) watch(ctx context.Context) bool {
 		known(ctx, l.waits.pods.Known())
 }
 
-// loop runs a pass whenever something has changed or is due, until ctx ends.
+// loop runs a pass whenever something has changed or is due, until ctx is done.
 func (l *leadership) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -41,8 +41,8 @@ func newLogs(m apiClient, ended func()) *logs {
 	return &logs{member: m, ended: ended, all: map[string]*lines{}}
 }
 
-// of returns the log of a Job, and reports whether the log has been read. The first call for a UID starts to read
-// the log in the background, and adds this work to the wait group running.
+// of returns the log of a Job, and reports whether the log has been read. The first call for a UID starts to read the
+// log in the background, and adds this work to the running wait group.
 func (l *logs) of(ctx context.Context, running *sync.WaitGroup, uid, job string) (text string, over bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -76,7 +76,8 @@ func readClaim(text string) (c rollout.Claim, ours bool) {
 // maxReason is the maximum size of the reason for a failure, in bytes.
 const maxReason = 64
 
-// claimOf returns the name of the plan in the key of a claim annotation, and whether the key belongs to a claim.
+// claimOf returns the name of the plan in the key of a claim annotation, and reports whether the key belongs to a
+// claim.
 func claimOf(annotation string) (plan string, is bool) {
 	return strings.CutPrefix(annotation, v1.LabelPlanPrefix+"/")
 }
@@ -128,8 +129,8 @@ func jobFailure(kind rollout.JobKind, c batchv1.JobCondition) (reason, message s
 	return "", fmt.Sprintf("the container %s failed: %s", kind, protocol.Cut(c.Message, 160))
 }
 
-// readPlan removes the fields that are not used. Of Plans in other namespaces, it keeps hardly any fields, because
-// users can make these Plans as large as the API server allows.
+// readPlan removes the fields that are not used. It keeps hardly any fields of Plans in other namespaces, because users
+// can make these Plans as large as the API server allows.
 func readPlan(o *v1.Plan) (*v1.Plan, bool) {
 	o.ManagedFields = nil
 	if o.Namespace == v1.PlansNamespace {
@@ -217,7 +218,7 @@ type problem struct {
 	stalled         bool
 }
 
-// versionOf returns the version of a Plan, or "" if none is known. The parameter found is the last result from the
+// versionOf returns the version of a Plan, or "" if none is known. The found parameter is the last result from the
 // Plan's channel. While the channel is unavailable, a new leader uses the version in the Plan's status. That version
 // also comes from the channel.
 func versionOf(o *v1.Plan, found release.Result) string {
@@ -229,7 +230,7 @@ func versionOf(o *v1.Plan, found release.Result) string {
 	return version
 }
 
-// resolve returns a Plan with its version and hash. The parameter found is the last result from the Plan's channel.
+// resolve returns a Plan with its version and hash. The found parameter is the last result from the Plan's channel.
 func resolve(o *v1.Plan, found release.Result, secrets map[string]string) resolved {
 	r := resolved{object: o}
 	version := versionOf(o, found)

@@ -33,7 +33,7 @@ type Options struct {
 	// a release.Client that also connects to private addresses. This is safe because users who can create Plans in a
 	// member can reach the member's network anyway.
 	Ask func(ctx context.Context, url string) (string, error)
-	// Await blocks until a leader may start, and returns false if ctx ends first. If it is nil, a leader may start
+	// Await blocks until a leader may start, and returns false if ctx is done first. If it is nil, a leader may start
 	// immediately.
 	Await func(ctx context.Context) bool
 	// Now returns the current time. It defaults to time.Now.
@@ -64,7 +64,7 @@ func New(o Options) *Runner {
 	return &Runner{options: o}
 }
 
-// Lead runs Plans until ctx ends. Drains are then canceled. Jobs continue, and the next leader tracks them.
+// Lead runs Plans until ctx is done. Drains are then canceled. Jobs continue, and the next leader tracks them.
 func (r *Runner) Lead(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

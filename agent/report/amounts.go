@@ -20,7 +20,7 @@ type amounts struct {
 	extended         map[corev1.ResourceName]int64
 }
 
-// amountsOf reads a resource list and limits each amount to the parameter most. It omits amounts of zero.
+// amountsOf reads a resource list and limits each amount to most. It omits amounts of zero.
 func amountsOf(list corev1.ResourceList, most int64) amounts {
 	var a amounts
 	for name, q := range list {
@@ -59,7 +59,7 @@ const (
 // maxDigits is the largest amount without a unit that protocol.Report.Bound accepts.
 const maxDigits = 999_999_999_999_999_999
 
-// bounded returns an amount in units of 1/parts, limited to the parameter most. Larger amounts would overflow.
+// bounded returns an amount in units of 1/parts, limited to most. Larger amounts would overflow.
 func bounded(q resource.Quantity, parts, most int64) int64 {
 	switch {
 	case q.CmpInt64(most/parts) > 0:

@@ -33,7 +33,7 @@ type probe struct {
 	onVersion func(string, error)
 }
 
-// run probes immediately, and then repeatedly until ctx ends.
+// run probes immediately, and then repeatedly until ctx is done.
 func (p *probe) run(ctx context.Context) {
 	var v healthState
 	var versionAt time.Time

@@ -20,7 +20,7 @@ const (
 	requestsInterval = time.Minute
 )
 
-// publish sends a report whenever one is due, until ctx ends.
+// publish sends a report whenever one is due, until ctx is done.
 func (r *Reporter) publish(ctx context.Context) {
 	if !r.awaitFirst(ctx) {
 		return
@@ -64,7 +64,7 @@ func (r *Reporter) publish(ctx context.Context) {
 	}
 }
 
-// awaitFirst returns when enough is known for a first report. It returns false if ctx ends first.
+// awaitFirst returns when enough is known for a first report. It returns false if ctx is done first.
 func (r *Reporter) awaitFirst(ctx context.Context) bool {
 	timer := time.NewTimer(firstWithin)
 	defer timer.Stop()

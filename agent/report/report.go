@@ -129,7 +129,7 @@ func (r *Reporter) podsChanged() {
 	signal(r.later)
 }
 
-// Run reports until ctx ends, and then ends the stream. Every replica reports the API server's health and version.
+// Run reports until ctx is done, and then ends the stream. Every replica reports the API server's health and version.
 // Lead adds the other data.
 func (r *Reporter) Run(ctx context.Context) {
 	defer r.options.Stream.End()
@@ -140,7 +140,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	r.publish(ctx)
 }
 
-// Lead watches nodes and pods until ctx ends, so that the leader can report them.
+// Lead watches nodes and pods until ctx is done, so that the leader can report them.
 func (r *Reporter) Lead(ctx context.Context) {
 	r.begin()
 	defer r.Follow()

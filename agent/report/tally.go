@@ -20,7 +20,7 @@ type tally[O watch.Object, N any] struct {
 	mu sync.Mutex // guards the data that count writes
 }
 
-// begin creates the store. The function read returns the numbers for an object, and seen is called after each event and
+// begin creates the store. The read function returns the numbers for an object, and seen is called after each event and
 // each list.
 func (t *tally[O, N]) begin(read func(O) N, seen func()) {
 	t.Store = watch.NewStore(watch.Options[O, N]{

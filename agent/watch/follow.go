@@ -40,7 +40,7 @@ type Collection struct {
 	Client rest.Interface
 	// Path is the API path, such as "/api/v1/nodes".
 	Path string
-	// User is the user with whose rights the objects are read. If it is empty, the agent's rights are used.
+	// User is the user whose rights are used to read the objects. If it is empty, the agent's rights are used.
 	User string
 	// Labels and Fields are selectors. Empty selectors match all objects.
 	Labels, Fields string
@@ -55,8 +55,8 @@ type Collection struct {
 	Log     logr.Logger
 }
 
-// Follow keeps the store up to date with a collection until ctx ends. The reflector's own log is off, because it would
-// repeat errors that are logged here.
+// Follow keeps the store up to date with a collection until ctx is done. The reflector's own log is off, because it
+// would repeat errors that are logged here.
 func (s *Store[O, T]) Follow(ctx context.Context, c Collection) {
 	silent := logr.Discard()
 	ctx = logr.NewContext(ctx, silent)

@@ -30,7 +30,7 @@ type Object interface {
 type Options[O Object, T any] struct {
 	// Read returns the value to store for an object, or false to store nothing.
 	Read func(O) (T, bool)
-	// Index returns the key by which Of finds an object. It may be nil.
+	// Index returns the key that Of uses to find an object. It may be nil.
 	Index func(T) string
 	// Changed is called with the values of an object before and after a change. A value is nil if nothing is stored.
 	// Calls for the same object may overlap. Changed may be nil.

@@ -8,11 +8,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Agent configures the agent in the member. The hub applies changes through the agent's tunnel, provided that the agent
-// runs as the Deployment from its manifest. If the updated agent does not become ready, it is rolled back, and the
-// AgentUpToDate condition reports the rollback. Anyone who can choose the agent's image, the hub that the agent trusts
-// or the nodes that the agent runs on can obtain the agent's rights. Setting any field except replicas and resources
-// therefore requires the "update" verb on clusters/agent. No workspace role includes this verb.
+// Agent configures the agent in the member. The hub applies changes through the agent's tunnel if the agent runs as the
+// Deployment from its manifest. If the updated agent does not become ready, it is rolled back, and the AgentUpToDate
+// condition reports the rollback. A user who can choose the agent's image, its nodes, or the hub that it trusts can
+// obtain the agent's rights. Setting any field except replicas and resources therefore requires the "update" verb on
+// clusters/agent. No workspace role includes this verb.
 // +kubebuilder:validation:XValidation:rule="!has(self.nodeAgent) || !self.nodeAgent || !has(self.profile) || self.profile != 'ReadOnly'",message="nodeAgent requires the profile Full: node agents use the nodes' network, and a ReadOnly agent is not allowed to create such pods"
 type Agent struct {
 	// image is the container image of the agent. The default is the image in the hub's configuration.
@@ -29,7 +29,7 @@ type Agent struct {
 	Trust Trust `json:"trust,omitempty"`
 
 	// profile selects the rights of the agent in the member. With Full, the default, the agent delivers roles, bindings
-	// and projects, and impersonates the user in each request that it forwards, so the member's RBAC applies. With
+	// and projects. It impersonates the user in each request that it forwards, so the member's RBAC applies. With
 	// ReadOnly, the agent reports on the member and forwards all users' requests as the user "drover:viewer", who has only
 	// the rights of the Kubernetes ClusterRole "view". Write and exec requests are rejected, no objects are delivered, and
 	// objects that were delivered earlier are withdrawn. The agent's rights are part of its manifest, so a change takes
@@ -38,20 +38,20 @@ type Agent struct {
 	// +kubebuilder:default=Full
 	Profile AgentProfile `json:"profile,omitempty"`
 
-	// replicas is the number of agent pods, from 1 to 5. Each pod opens its own tunnel. By default the agent has 1
-	// replica in a member with a single node, and 2 replicas otherwise. The agent adjusts this number as nodes are
-	// added and removed.
+	// replicas is the number of agent pods, from 1 to 5. Each pod opens its own tunnel. By default, the agent has 1
+	// replica in a member with a single node, and 2 replicas otherwise. The agent adjusts this number as nodes are added
+	// and removed.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=5
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// nodeAgent deploys a node agent to every node, as a DaemonSet that uses the host network and tolerates all taints.
-	// While no replica of the agent is connected, one of the node agents opens a tunnel so that users can still reach the
-	// member. No objects are delivered during this time. Anyone who controls a node with a node agent can obtain the
-	// agent's rights. To run node agents only on some nodes, set nodeSelector or affinity. Changes to nodeAgent take
-	// effect when the new manifest is applied in the member. Node agents require the Full profile. nodeAgent defaults to
-	// false.
+	// nodeAgent enables node agents. A node agent runs on every node, in a DaemonSet that uses the host network and
+	// tolerates all taints. While no replica of the agent is connected, one of the node agents opens a tunnel so that
+	// users can still reach the member. No objects are delivered during this time. Anyone who controls a node with a node
+	// agent can obtain the agent's rights. To run node agents only on some nodes, set nodeSelector or affinity. Changes to
+	// nodeAgent take effect when the new manifest is applied in the member. Node agents require the Full profile.
+	// nodeAgent defaults to false.
 	// +optional
 	NodeAgent bool `json:"nodeAgent,omitempty"`
 
@@ -69,7 +69,7 @@ type Agent struct {
 	// +mapType=atomic
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 
-	// tolerations are up to 16 tolerations in addition to the agent's built-in tolerations for control plane taints.
+	// tolerations lists up to 16 tolerations in addition to the agent's built-in tolerations for control plane taints.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -83,21 +83,21 @@ type Agent struct {
 
 	// resources are the compute resources of the agent's container. Only cpu, memory and ephemeral-storage are accepted.
 	// The hub and the agent both reject any other resource, because it could force the agent onto a particular node. By
-	// default the container requests 20m CPU and 32Mi of memory and has a memory limit of 256Mi. Setting this field
+	// default, the container requests 20m of CPU and 32Mi of memory, and has a memory limit of 256Mi. Setting this field
 	// replaces all three defaults.
 	// +optional
 	// +structType=atomic
 	Resources *AgentResources `json:"resources,omitempty"`
 
 	// priorityClassName is the name of the PriorityClass of the agent's pods. The PriorityClass must exist in the member.
-	// By default the pods get the member's default priority.
+	// By default, the pods get the member's default priority.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
 	// imagePullSecrets names up to 8 Secrets for pulling the agent's image. The Secrets must exist in the agent's
-	// namespace "drover-agent" in the member. Create them there manually or with GitOps. By default the Secrets in the
+	// namespace "drover-agent" in the member. Create them there manually or with GitOps. By default, the Secrets in the
 	// hub's configuration are used.
 	// +optional
 	// +listType=map
@@ -105,12 +105,12 @@ type Agent struct {
 	// +kubebuilder:validation:MaxItems=8
 	ImagePullSecrets []PullSecret `json:"imagePullSecrets,omitempty"`
 
-	// env adds up to 16 environment variables to the agent. The allowed names are HTTPS_PROXY, HTTP_PROXY and NO_PROXY
-	// (also in lower case), GOMEMLIMIT, GOGC, GOMAXPROCS, and the OpenTelemetry variables OTEL_EXPORTER_OTLP_ENDPOINT,
-	// OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_SDK_DISABLED and OTEL_BSP_*. The
-	// hub and the agent both reject other names, because a variable could redirect the agent to another server. Values
-	// in the field "value" are visible to anyone who can read the manifest. Use "secretKey" for anything secret, such
-	// as a proxy password.
+	// env lists additional environment variables for the agent, at most 16. The allowed names are HTTPS_PROXY, HTTP_PROXY
+	// and NO_PROXY (also in lower case), GOMEMLIMIT, GOGC, GOMAXPROCS, and the OpenTelemetry variables
+	// OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES,
+	// OTEL_SDK_DISABLED and OTEL_BSP_*. The hub and the agent both reject other names, because a variable could redirect
+	// the agent to another server. Anyone who can read the Cluster or its manifest can see the value field. Use the
+	// secretKey field for confidential values, such as a proxy password.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -169,9 +169,10 @@ type AgentEnv struct {
 type AgentProfile string
 
 const (
-	// ProfileFull delivers roles, bindings and projects, and impersonates the user in each forwarded request.
+	// ProfileFull means that the agent delivers roles, bindings and projects, and impersonates the user in each forwarded
+	// request.
 	ProfileFull AgentProfile = "Full"
-	// ProfileReadOnly reports on the member, and forwards all read requests as a single user.
+	// ProfileReadOnly means that the agent reports on the member, and forwards all read requests as a single user.
 	ProfileReadOnly AgentProfile = "ReadOnly"
 )
 
@@ -180,9 +181,9 @@ const (
 type Trust string
 
 const (
-	// TrustPinned trusts only the CAs that the agent received from the hub.
+	// TrustPinned means that the agent trusts only the CAs that it received from the hub.
 	TrustPinned Trust = "Pinned"
-	// TrustSystem trusts the CAs in the agent's image.
+	// TrustSystem means that the agent trusts the CAs in its image.
 	TrustSystem Trust = "System"
 )
 

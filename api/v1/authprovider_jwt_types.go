@@ -19,13 +19,13 @@ type JWTProvider struct {
 	// +required
 	ClaimMappings JWTClaimMappings `json:"claimMappings"`
 
-	// claimValidationRules are up to 16 rules that the claims of a token must satisfy.
+	// claimValidationRules lists up to 16 rules that the claims of a token must satisfy.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	// +optional
 	ClaimValidationRules []JWTClaimRule `json:"claimValidationRules,omitempty"`
 
-	// userValidationRules are up to 16 rules that the user must satisfy after claimMappings has been applied.
+	// userValidationRules lists up to 16 rules that the user must satisfy after claimMappings has been applied.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	// +optional
@@ -59,13 +59,13 @@ type JWTIssuer struct {
 	// +optional
 	DiscoveryURL string `json:"discoveryURL,omitempty"`
 
-	// certificateAuthority is the PEM-encoded CA bundle for verifying the issuer's certificate. By default, the CAs of the
-	// manager's system are trusted.
+	// certificateAuthority is the PEM-encoded CA bundle for verifying the issuer's certificate. By default, the CAs in the
+	// manager's image are trusted.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CertificateAuthority string `json:"certificateAuthority,omitempty"`
 
-	// audiences are the accepted audiences. A token must contain at least one of them. Choose an audience that no other
+	// audiences lists the accepted audiences. A token must contain at least one of them. Choose an audience that no other
 	// service accepts, such as the URL of the hub.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
@@ -116,7 +116,7 @@ type JWTClaimOrExpression struct {
 	// +optional
 	Claim string `json:"claim,omitempty"`
 
-	// expression is a CEL expression that evaluates to the value. The variable claims contains the claims of the token.
+	// expression is a CEL expression that evaluates to the value. The claims variable contains the claims of the token.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -143,7 +143,7 @@ type JWTClaimRule struct {
 	// +optional
 	RequiredValue string `json:"requiredValue,omitempty"`
 
-	// expression is a CEL expression that must evaluate to true. The variable claims contains the claims of the token.
+	// expression is a CEL expression that must evaluate to true. The claims variable contains the claims of the token.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -159,7 +159,7 @@ type JWTClaimRule struct {
 
 // JWTUserRule is a rule for the user of a token. If the user does not satisfy the rule, the token is rejected.
 type JWTUserRule struct {
-	// expression is a CEL expression that must evaluate to true. The variable user has the fields username, uid and
+	// expression is a CEL expression that must evaluate to true. The user variable has the fields username, uid and
 	// groups. User and group names include the provider's prefix.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024

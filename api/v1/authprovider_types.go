@@ -41,7 +41,7 @@ type AuthProvider struct {
 	//
 	// Ready is True with reason Reachable or Disabled, and False with reason SecretMissing, Invalid or Unreachable.
 	// +optional
-	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager, whose configuration needs signIn.issuer", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
+	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager, which requires signIn.issuer in its configuration", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status AuthProviderStatus `json:"status,omitzero"`
 }
 
@@ -109,8 +109,8 @@ type OIDCProvider struct {
 	// +required
 	URL string `json:"url"`
 
-	// caBundle is the PEM-encoded CA bundle for verifying the provider's certificate. By default, the CAs of the manager's
-	// system are trusted.
+	// caBundle is the PEM-encoded CA bundle for verifying the provider's certificate. By default, the CAs in the manager's
+	// image are trusted.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
@@ -126,10 +126,10 @@ type OIDCProvider struct {
 	// +required
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
-	// scopes are the scopes that the hub requests in addition to openid. Add offline_access if the provider issues
-	// refresh tokens only with this scope. Without a refresh token, users must sign in again when their tokens expire.
-	// For Google, the hub sends access_type=offline instead. The scopes default to profile and offline_access, or to
-	// profile alone if the provider's scopes_supported does not list offline_access.
+	// scopes lists the scopes that the hub requests in addition to openid. Add offline_access if the provider issues
+	// refresh tokens only with this scope. Without a refresh token, users must sign in again when their tokens expire. For
+	// Google, the hub sends access_type=offline instead. The scopes default to profile and offline_access, or to profile
+	// alone if the provider's scopes_supported does not list offline_access.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:Pattern=`^[!#-\[\]-~]+$`
 	// +kubebuilder:validation:items:MaxLength=128
@@ -167,7 +167,7 @@ type OIDCProvider struct {
 	// +optional
 	GroupsClaim string `json:"groupsClaim,omitempty"`
 
-	// allowedGroups restricts sign-in to users who belong to at least one of these groups. By default every user of the
+	// allowedGroups restricts sign-in to users who belong to at least one of these groups. By default, every user of the
 	// provider can sign in.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
@@ -180,7 +180,7 @@ type OIDCProvider struct {
 
 // LDAPProvider is an LDAP directory. All connections use TLS.
 type LDAPProvider struct {
-	// servers are the URLs of the directory's servers, in the order in which the hub tries them. A URL is either
+	// servers lists the URLs of the directory's servers, in the order in which the hub tries them. A URL is either
 	// ldaps://host[:port], or ldap://host[:port] for StartTLS.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
@@ -190,8 +190,8 @@ type LDAPProvider struct {
 	// +required
 	Servers []string `json:"servers"`
 
-	// caBundle is the PEM-encoded CA bundle for verifying the servers' certificates. By default, the CAs of the manager's
-	// system are trusted.
+	// caBundle is the PEM-encoded CA bundle for verifying the servers' certificates. By default, the CAs in the manager's
+	// image are trusted.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
@@ -208,7 +208,7 @@ type LDAPProvider struct {
 	// +required
 	GroupSearch LDAPGroupSearch `json:"groupSearch"`
 
-	// allowedGroups restricts sign-in to users who belong to at least one of these groups. By default every user that the
+	// allowedGroups restricts sign-in to users who belong to at least one of these groups. By default, every user that the
 	// search finds can sign in.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
@@ -243,8 +243,8 @@ type LDAPUserSearch struct {
 	// +required
 	Base string `json:"base"`
 
-	// filter is the LDAP filter that finds a user, such as (&(objectClass=person)(uid={name})). {name} is replaced by
-	// the escaped name that the user entered.
+	// filter is the LDAP filter that finds a user, such as (&(objectClass=person)(uid={name})). {name} is replaced by the
+	// name that the user entered, escaped for use in a filter.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -260,7 +260,7 @@ type LDAPUserSearch struct {
 	IDAttribute string `json:"idAttribute"`
 
 	// nameAttribute is the attribute that holds the name of a user, such as uid or sAMAccountName. Its values must be
-	// unique below the base and are converted to lower case.
+	// unique in the subtree and are converted to lower case.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -297,15 +297,15 @@ type LDAPGroupSearch struct {
 	// +optional
 	Filter string `json:"filter,omitempty"`
 
-	// nameAttribute is the attribute that holds the name of a group. Its values must be unique below the base and are
+	// nameAttribute is the attribute that holds the name of a group. Its values must be unique in the subtree and are
 	// converted to lower case. The default is cn.
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	NameAttribute string `json:"nameAttribute,omitempty"`
 
-	// depth is the number of levels of nested groups to follow. With 0, the default, only groups that the user is a direct
-	// member of are found. The source TokenGroups always includes all levels.
+	// depth is the number of levels of nested groups to follow. If depth is 0, the default, only the user's direct groups
+	// are found. The source TokenGroups always includes all levels.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10
 	// +optional
@@ -324,8 +324,8 @@ type GitHubProvider struct {
 	// +optional
 	URL string `json:"url,omitempty"`
 
-	// caBundle is the PEM-encoded CA bundle for verifying GitHub's certificate. By default, the CAs of the manager's
-	// system are trusted.
+	// caBundle is the PEM-encoded CA bundle for verifying GitHub's certificate. By default, the CAs in the manager's image
+	// are trusted.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
@@ -341,9 +341,9 @@ type GitHubProvider struct {
 	// +required
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
-	// organizations restricts sign-in to members of at least one of these organizations. Each of these organizations that
-	// a user belongs to becomes one of the user's groups, and so does each of the user's teams in them, with the name
-	// organization/team. At most 64 organizations are allowed. This field is required unless anyUser is set.
+	// organizations restricts sign-in to members of at least one of these organizations. A user's groups are the listed
+	// organizations that the user belongs to, and the user's teams in them. A team's group is named organization/team. At
+	// most 64 organizations are allowed. This field is required unless anyUser is set.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=64

@@ -36,7 +36,7 @@ type ClusterRoleTemplateBinding struct {
 	// +required
 	Spec ClusterRoleTemplateBindingSpec `json:"spec"`
 
-	// status reports in which members the binding is in force.
+	// status describes the progress of the binding's delivery to members.
 	//
 	// Ready is True with reason Applied, NoClusters, MembersAway or Expired. If no member has ever received the binding,
 	// Ready is False with reason MembersAway. Ready is also False with reason Delivering, DeliveryFailed, Conflict,
@@ -72,8 +72,8 @@ type ClusterRoleTemplateBindingSpec struct {
 	// +required
 	Subject Subject `json:"subject"`
 
-	// expiresAt is the time when the binding expires, in RFC 3339 format. At that time, according to its own clock, the
-	// member's agent withdraws the rights, even if it is not connected to the hub. If the time is in the past, the binding
+	// expiresAt is the time when the binding expires, in RFC 3339 format. The member's agent withdraws the rights at that
+	// time, according to its own clock, even if it is not connected to the hub. If the time is in the past, the binding
 	// expires immediately. Changing expiresAt to a time in the future restores the rights. By default, the binding never
 	// expires.
 	// +optional
@@ -113,9 +113,9 @@ type ProjectRoleTemplateBinding struct {
 	// +required
 	Spec ProjectRoleTemplateBindingSpec `json:"spec"`
 
-	// status reports in which of the Project's members the binding is in force.
+	// status describes the progress of the binding's delivery to the Project's members.
 	//
-	// Ready has the same reasons as for a ClusterRoleTemplateBinding. In addition, Ready is False with reason
+	// The reasons for Ready are the same as for a ClusterRoleTemplateBinding. In addition, Ready is False with reason
 	// ProjectNotFound if the Project does not exist.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
@@ -153,8 +153,8 @@ type ProjectRoleTemplateBindingSpec struct {
 	// +required
 	Subject Subject `json:"subject"`
 
-	// expiresAt is the time when the binding expires, in RFC 3339 format. At that time, according to its own clock, the
-	// member's agent withdraws the rights, even if it is not connected to the hub. If the time is in the past, the binding
+	// expiresAt is the time when the binding expires, in RFC 3339 format. The member's agent withdraws the rights at that
+	// time, according to its own clock, even if it is not connected to the hub. If the time is in the past, the binding
 	// expires immediately. Changing expiresAt to a time in the future restores the rights. By default, the binding never
 	// expires.
 	// +optional

@@ -73,9 +73,9 @@ type ClusterSpec struct {
 
 	// authorizedEndpoint lets users connect directly to the member, without going through the hub. Users authenticate with
 	// short-lived tokens that the hub signs for this Cluster. Setting authorizedEndpoint requires the "update" verb on
-	// clusters/agent, because the endpoint decides where users' tokens are sent. No workspace role includes this verb.
-	// authorizedEndpoint also requires signIn in the hub's configuration and an agent with the Full profile. By default,
-	// users can connect only through the hub.
+	// clusters/agent, because the endpoint determines the server that receives users' tokens. No workspace role includes
+	// this verb. authorizedEndpoint also requires signIn in the hub's configuration and an agent with the Full profile. By
+	// default, users can connect only through the hub.
 	// +optional
 	// +structType=atomic
 	AuthorizedEndpoint AuthorizedEndpoint `json:"authorizedEndpoint,omitzero"`
@@ -100,9 +100,9 @@ type ClusterSpec struct {
 type AuthorizedEndpointMode string
 
 const (
-	// AuthorizedEndpointAgent lets the agent serve users. This is the default.
+	// AuthorizedEndpointAgent means that users connect to the agent. This is the default.
 	AuthorizedEndpointAgent AuthorizedEndpointMode = "Agent"
-	// AuthorizedEndpointAPIServer lets the member's API server serve users. This mode is experimental.
+	// AuthorizedEndpointAPIServer means that users connect to the member's API server. This mode is experimental.
 	AuthorizedEndpointAPIServer AuthorizedEndpointMode = "APIServer"
 )
 
@@ -112,7 +112,7 @@ type AuthorizedEndpoint struct {
 	// mode selects the server that users connect to. With Agent, the default, users connect to the agent on port 6443 of
 	// its pods. This mode works in every member. With APIServer, users connect to the member's API server. This mode is
 	// experimental. To use it, configure the API server to verify tokens with the agent's DaemonSet on the control plane
-	// nodes, set server to the API server's address, and set caBundle to the CA that issued the API server's certificate.
+	// nodes. Also set server to the API server's address, and caBundle to the CA that issued the API server's certificate.
 	// After changing the mode, apply the agent's manifest again.
 	// +optional
 	Mode AuthorizedEndpointMode `json:"mode,omitempty"`
@@ -126,10 +126,10 @@ type AuthorizedEndpoint struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[](([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,7}:|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,5}(:[0-9a-f]{1,4}){1,2}|([0-9a-f]{1,4}:){1,4}(:[0-9a-f]{1,4}){1,3}|([0-9a-f]{1,4}:){1,3}(:[0-9a-f]{1,4}){1,4}|([0-9a-f]{1,4}:){1,2}(:[0-9a-f]{1,4}){1,5}|[0-9a-f]{1,4}:(:[0-9a-f]{1,4}){1,6}|:((:[0-9a-f]{1,4}){1,7}|:))[]])(:[0-9]{1,5})?$')",message="must be https://<host> or https://<host>:<port>, in lower case and without a path"
 	Server string `json:"server,omitempty"`
 
-	// tlsSecretName is the name of a Secret of type kubernetes.io/tls that contains the certificate for the server field's
-	// host. Create the Secret in the agent's namespace in the member. Also set caBundle, unless every user's computer
-	// trusts the CA. By default, the agent creates a certificate that is signed by its own CA, and stores it in the
-	// member.
+	// tlsSecretName is the name of a Secret of type kubernetes.io/tls that contains the certificate for the host in the
+	// server field. Create the Secret in the agent's namespace in the member. Also set caBundle, unless every user's
+	// computer trusts the CA. By default, the agent creates a certificate that is signed by its own CA, and stores it in
+	// the member.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^$|^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -142,9 +142,9 @@ type AuthorizedEndpoint struct {
 	// +kubebuilder:validation:MaxLength=16384
 	CABundle string `json:"caBundle,omitempty"`
 
-	// offline is how long users can continue to work without the hub. It is the lifetime of users' tokens for this
-	// Cluster. The member also stops serving users when its list of ended sessions is older than this duration. The
-	// valid range is 10m to 12h. The default is 1h.
+	// offline is the lifetime of users' tokens for this Cluster, so users can work without the hub for at most this
+	// duration. The member also stops serving users when its list of ended sessions is older than this duration. The valid
+	// range is 10m to 12h. The default is 1h.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m|h))+$')",message="offline must be in hours, minutes and seconds, for example 8h or 1h30m"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+(s|m|h))+$') || duration(self) >= duration('10m') && duration(self) <= duration('12h')",message="offline must be between 10m and 12h"
@@ -167,22 +167,23 @@ func (e AuthorizedEndpoint) OfflineTime() time.Duration { return cmp.Or(e.Offlin
 type DeletionPolicy string
 
 const (
-	// DeletionPolicyUninstall asks the agent to remove itself and everything that Drover installed in the member.
+	// DeletionPolicyUninstall means that the hub asks the agent to remove itself and everything that Drover installed in
+	// the member.
 	DeletionPolicyUninstall DeletionPolicy = "Uninstall"
-	// DeletionPolicyOrphan leaves the member unchanged.
+	// DeletionPolicyOrphan means that the member is left unchanged.
 	DeletionPolicyOrphan DeletionPolicy = "Orphan"
 )
 
 // Registration configures how an agent joins as a Cluster.
 type Registration struct {
-	// tokenSecretRef refers to the key of a Secret in the same namespace that contains the join token. The token must be
-	// at least 32 characters long and consist of A-Z, a-z, 0-9, ".", "_", "~" and "-". By default, Drover generates a
-	// random 256-bit token.
+	// tokenSecretRef refers to the Secret key that contains the join token. The Secret must be in the same namespace. The
+	// token must be at least 32 characters long and consist of A-Z, a-z, 0-9, ".", "_", "~" and "-". By default, Drover
+	// generates a random 256-bit token.
 	// +optional
 	TokenSecretRef *SecretKeyReference `json:"tokenSecretRef,omitempty"`
 
-	// tokenTTL is how long the join token can be used after Drover first reads it. The valid range is 1m to 8760h. The
-	// default is 24h. tokenTTL has no effect after an agent has joined.
+	// tokenTTL is the lifetime of the join token. It starts when Drover first reads the token. The valid range is 1m to
+	// 8760h. The default is 24h. tokenTTL has no effect after an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="tokenTTL must be in hours, minutes and seconds, for example 36h or 1h30m"
@@ -218,8 +219,8 @@ type ClusterStatus struct {
 	// GuardsApplied and DirectAccess are present once their state is known. Stalled is present while manual action is
 	// required. Withdrawn is present while the member still has objects that were delivered before its agent became
 	// ReadOnly. Maintained is present while the agent has no leader. Continuous is present for one day after the member's
-	// etcd was reset to an earlier state. RestoreConfirmed is present while the hub, after being restored from a backup,
-	// holds back changes to the member.
+	// etcd was reset to an earlier state. RestoreConfirmed is present while a restored hub is holding back changes to the
+	// member.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -243,8 +244,8 @@ type ClusterStatus struct {
 	// +optional
 	Nodes *NodeCount `json:"nodes,omitempty"`
 
-	// capacity is the total capacity of all nodes. Memory of 10Gi or more is rounded down to whole Gi. Smaller values are
-	// rounded down to whole Mi.
+	// capacity is the total capacity of all nodes. A memory value of 10Gi or more is rounded down to whole Gi, and a
+	// smaller value to whole Mi.
 	// +optional
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 
@@ -261,8 +262,8 @@ type ClusterStatus struct {
 	// +optional
 	Agent *AgentStatus `json:"agent,omitempty"`
 
-	// directAuthority is the PEM-encoded certificate of the agent's own CA. The CA signs the certificate that the agent
-	// serves by default for spec.authorizedEndpoint.
+	// directAuthority is the PEM-encoded certificate of the agent's own CA. By default, this CA signs the certificate that
+	// the agent serves for spec.authorizedEndpoint.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	DirectAuthority string `json:"directAuthority,omitempty"`
@@ -271,9 +272,9 @@ type ClusterStatus struct {
 	// +optional
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 
-	// restore lists the changes that the hub holds back after its etcd was restored from a backup. The hub applies them
-	// after an administrator has confirmed them with "kubectl drover restored". The field is absent if no changes are held
-	// back.
+	// restore lists the changes that the hub is holding back because its etcd was restored from a backup. The hub applies
+	// them after an administrator has confirmed them with "kubectl drover restored". The field is absent if no changes are
+	// held back.
 	// +optional
 	Restore *RestoreStatus `json:"restore,omitempty"`
 }

@@ -44,14 +44,14 @@ const (
 	// set that no object on the hub owns.
 	ConditionWithdrawn = "Withdrawn"
 
-	// ConditionMaintained is present, and False, only while replicas of the agent are connected but have had no leader
-	// for at least a minute. In the meantime, users are served, but nothing is delivered or repaired, and grants do not
+	// ConditionMaintained is present, and False, only while replicas of the agent are connected but have had no leader for
+	// at least a minute. During this time, users are served, but nothing is delivered or repaired, and grants do not
 	// expire. Maintained does not affect Ready.
 	//
 	// The reason for False is NoLeader.
 	ConditionMaintained = "Maintained"
 
-	// ConditionContinuous is present, and False, only for one day after the agent notices that its cluster's etcd was
+	// ConditionContinuous is present, and False, only for one day after the agent detects that its cluster's etcd was
 	// reset to an earlier state. It does not affect Ready.
 	//
 	// The reason for False is MemberRestored.
@@ -119,7 +119,8 @@ const (
 	// ReasonAgentTooFast means that the hub closed the agent's tunnels because the agent exceeded the rate limits for
 	// reports or changes.
 	ReasonAgentTooFast = "AgentTooFast"
-	// ReasonTooManyTunnels means that the workspace has reached the maximum number of tunnels in the hub's configuration.
+	// ReasonTooManyTunnels means that the workspace has reached the maximum number of tunnels that the hub's configuration
+	// allows.
 	ReasonTooManyTunnels = "TooManyTunnels"
 	// ReasonAlreadyImported means that the member's agent already serves another Cluster of this hub. An agent can
 	// serve only one Cluster.
@@ -176,9 +177,9 @@ const (
 	// agent's rights are part of its manifest, so neither the hub nor the agent can change them. Apply the manifest in
 	// the Secret "<cluster>-registration".
 	ReasonAgentProfileDiffers = "AgentProfileDiffers"
-	// ReasonAgentUnmanaged means that the agent cannot change its own Deployment, either because it does not run as a
-	// Deployment or because an older version of Drover wrote its manifest. Apply the manifest in the Secret
-	// "<cluster>-registration" to let Drover manage the agent.
+	// ReasonAgentUnmanaged means that the agent cannot change its own Deployment. Either it does not run as a Deployment,
+	// or an older version of Drover wrote its manifest. Apply the manifest in the Secret "<cluster>-registration" to let
+	// Drover manage the agent.
 	ReasonAgentUnmanaged = "AgentUnmanaged"
 )
 

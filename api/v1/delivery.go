@@ -21,8 +21,8 @@ type ClusterTarget struct {
 	ClusterName string `json:"clusterName,omitempty"`
 
 	// clusterSelector selects Clusters in the same namespace by their labels, including Clusters that are created later.
-	// The empty selector {} selects all Clusters in the namespace. Anyone who can change a Cluster's labels can therefore
-	// make selectors match it.
+	// Anyone who can change a Cluster's labels can make a selector match it. The empty selector {} selects all Clusters in
+	// the namespace.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn', 'Exists', 'DoesNotExist'])",message="operator must be In, NotIn, Exists or DoesNotExist"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn require values; Exists and DoesNotExist must not have values"
@@ -97,8 +97,8 @@ type ClusterCount struct {
 	Desired int32 `json:"desired"`
 	// applied is the number of members in which the current state is fully applied.
 	Applied int32 `json:"applied"`
-	// failed is the number of members that rejected at least part of the object. The remaining members are disconnected or
-	// still in progress.
+	// failed is the number of members that rejected at least part of the object. Members that have neither applied nor
+	// rejected the object are disconnected or still in progress.
 	Failed int32 `json:"failed"`
 	// summary is "<applied>/<desired>".
 	Summary string `json:"summary"`
@@ -177,15 +177,15 @@ const (
 	// ReasonRoleTemplateNotFound means that a role template that is bound or inherited does not exist. The rights that
 	// it granted have been removed from the members.
 	ReasonRoleTemplateNotFound = "RoleTemplateNotFound"
-	// ReasonInheritanceCycle means that a role template inherits itself. The message shows the whole cycle. The object
-	// becomes Stalled.
+	// ReasonInheritanceCycle means that a role template inherits from itself, directly or through other templates. The
+	// message shows the whole cycle. The object becomes Stalled.
 	ReasonInheritanceCycle = "InheritanceCycle"
-	// ReasonContextMismatch means that a role template is used in the wrong context: either a template for Projects is
-	// used in a ClusterRoleTemplateBinding, or a template for Clusters is used in a ProjectRoleTemplateBinding or is
-	// inherited by a template for Projects. The object becomes Stalled.
+	// ReasonContextMismatch means that a role template is used in the wrong context. A template for Projects cannot be
+	// used in a ClusterRoleTemplateBinding. A template for Clusters cannot be used in a ProjectRoleTemplateBinding, and a
+	// template for Projects cannot inherit from it. The object becomes Stalled.
 	ReasonContextMismatch = "ContextMismatch"
-	// ReasonInheritsExternal means that a role template inherits an external template, whose rules are defined only in
-	// the members. The object becomes Stalled.
+	// ReasonInheritsExternal means that a role template inherits from an external template, whose rules are defined only
+	// in the members. The object becomes Stalled.
 	ReasonInheritsExternal = "InheritsExternal"
 	// ReasonInvalidRules means that a rule cannot be granted in the context of its role template. The object becomes
 	// Stalled.
@@ -206,8 +206,8 @@ const (
 	ReasonSecretRefused = "SecretRefused"
 	// ReasonQuotaFits means that every namespace has its full share of the quota. QuotaFits is True with this reason.
 	ReasonQuotaFits = "QuotaFits"
-	// ReasonQuotaSpent means that the Project has more namespaces than its quota can supply. The newest namespaces get
-	// no share of some resource, so their pods cannot start. The message names these namespaces.
+	// ReasonQuotaSpent means that the Project has more namespaces than its quota can supply. The newest namespaces get no
+	// share of at least one resource, so their pods cannot start. The message names these namespaces.
 	ReasonQuotaSpent = "QuotaSpent"
 	// ReasonQuotaOversubscribed means that the Project has more namespaces than its quota can supply. The newest
 	// namespaces get less than their full share. The message names these namespaces.

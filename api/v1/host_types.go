@@ -57,8 +57,8 @@ type HostList struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.consumerRef) || !has(self.consumerRef) || self.consumerRef == oldSelf.consumerRef",message="spec.consumerRef cannot be changed while the host is taken: the object that has taken it must release it first"
 type HostSpec struct {
-	// tokenTTL is how long the join token can be used after it was created. The valid range is 1m to 8760h. The default is
-	// 24h. tokenTTL has no effect after an agent has joined.
+	// tokenTTL is the lifetime of the join token. It starts when Drover creates the token. The valid range is 1m to 8760h.
+	// The default is 24h. tokenTTL has no effect after an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="tokenTTL must be in hours, minutes and seconds, for example 36h or 1h30m"
@@ -119,9 +119,9 @@ type HostDeletionPolicy string
 
 // Deletion policies of Hosts.
 const (
-	// HostClean cleans the machine and removes the agent.
+	// HostClean means that the machine is cleaned and its agent is removed.
 	HostClean HostDeletionPolicy = "Clean"
-	// HostOrphan leaves the machine, including its agent, unchanged.
+	// HostOrphan means that the machine, including its agent, is left unchanged.
 	HostOrphan HostDeletionPolicy = "Orphan"
 )
 
@@ -158,7 +158,7 @@ type HostStatus struct {
 	State HostState `json:"state,omitempty"`
 
 	// conditions contains Ready, and Stalled while manual action is required. RestoreConfirmed is present, and False,
-	// while a restored hub holds back instructions until an administrator confirms them.
+	// while a restored hub is holding back instructions that an administrator must confirm.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -172,9 +172,9 @@ type HostStatus struct {
 	// +optional
 	Progress *HostProgress `json:"plan,omitempty"`
 
-	// restore lists the changes that the hub holds back after its etcd was restored from a backup. Its lists contain the
-	// name of the Secret with the host's instructions. If the remove list contains the Secret, confirming the changes
-	// causes the host to be cleaned.
+	// restore lists the changes that the hub is holding back because its etcd was restored from a backup. Its lists
+	// contain the name of the Secret with the host's instructions. If the remove list contains the Secret, confirming the
+	// changes causes the host to be cleaned.
 	// +optional
 	Restore *RestoreStatus `json:"restore,omitempty"`
 
@@ -183,8 +183,8 @@ type HostStatus struct {
 	AgentVersion string `json:"agentVersion,omitempty"`
 
 	// reportedTo is the leadership term of the manager that received the agent's last report. If it differs from the
-	// current term in the manager's Lease, the status might be outdated: either it was written before the manager was
-	// restarted, or it comes from a backup from which the hub was restored.
+	// current term in the manager's Lease, the status might be outdated. It may have been written before the manager was
+	// restarted, or it may come from the backup that the hub was restored from.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	ReportedTo string `json:"reportedTo,omitempty"`
@@ -194,7 +194,7 @@ type HostStatus struct {
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 }
 
-// HostMachine describes a machine, as reported by its agent. The description is only informational. Drover does not
+// HostMachine describes a machine, as reported by its agent. The description is informational only. Drover does not
 // base any decisions on it, because a machine can report false information.
 type HostMachine struct {
 	HostProperties `json:",inline"`
@@ -204,7 +204,7 @@ type HostMachine struct {
 	Memory string `json:"memory,omitempty"`
 }
 
-// HostProperties are the properties of a machine that reports and statuses have in common.
+// HostProperties contains the machine properties that appear in both reports and statuses.
 type HostProperties struct {
 	// hostname is the hostname of the machine.
 	// +optional
@@ -221,19 +221,20 @@ type HostProperties struct {
 	// cpus is the number of CPUs.
 	// +optional
 	CPUs int32 `json:"cpus,omitempty"`
-	// addresses are the IP addresses of the machine's network interfaces. At most 16 are listed.
+	// addresses lists the IP addresses of the machine's network interfaces. At most 16 are listed.
 	// +optional
 	// +listType=atomic
 	Addresses []string `json:"addresses,omitempty"`
-	// roles are the roles from the join command: etcd, control-plane or worker.
+	// roles lists the roles from the join command: etcd, control-plane or worker.
 	// +optional
 	// +listType=atomic
 	Roles []string `json:"roles,omitempty"`
-	// labels are the node labels from the join command. Each has the format "key=value". At most 32 are listed.
+	// labels lists the node labels from the join command. Each label has the format "key=value". At most 32 are listed.
 	// +optional
 	// +listType=atomic
 	Labels []string `json:"labels,omitempty"`
-	// taints are the node taints from the join command. Each has the format "key=value:effect". At most 32 are listed.
+	// taints lists the node taints from the join command. Each taint has the format "key=value:effect". At most 32 are
+	// listed.
 	// +optional
 	// +listType=atomic
 	Taints []string `json:"taints,omitempty"`
@@ -252,8 +253,8 @@ type HostProgress struct {
 	// instruction is the ID of the instruction that is running or has failed.
 	// +optional
 	Instruction string `json:"instruction,omitempty"`
-	// output is the end of the failed instruction's output, up to 20 lines and 2 KiB. Secrets that appear in the
-	// instructions are removed from the output.
+	// output contains the last lines of the failed instruction's output, up to 20 lines and 2 KiB. Secrets that appear in
+	// the instructions are removed from the output.
 	// +optional
 	Output string `json:"output,omitempty"`
 	// failing lists the names of the probes that are failing. At most 8 are listed.

@@ -29,8 +29,8 @@ const (
 	// docs/operations/certificates.md). Each new value starts another rotation.
 	AnnotationRotate = Group + "/rotate"
 
-	// AnnotationRetireNow on the hub's CA Secret ends trust in the replaced authority immediately, for example because its
-	// key was stolen. The value must be the same as the value of AnnotationRotate. Kubeconfigs that contain only the old
+	// AnnotationRetireNow on the hub's CA Secret ends trust in the replaced authority immediately, for example if its key
+	// was stolen. The value must be the same as the value of AnnotationRotate. Kubeconfigs that contain only the old
 	// authority can then no longer verify the hub. The same applies to agents that have been disconnected since the
 	// rotation.
 	AnnotationRetireNow = Group + "/retire-now"
@@ -81,12 +81,12 @@ const (
 	// meshes and monitoring systems. The member's administrator sets it.
 	LabelIngress = Group + "/ingress"
 
-	// LabelSet is on every object that Drover created in a member. Its value is the name of the set that the object
+	// LabelSet marks every object that Drover created in a member. Its value is the name of the set that the object
 	// belongs to. A set contains all objects that result from one object on the hub. For example, "crtb.alice-owns-prod"
 	// is the set of a ClusterRoleTemplateBinding.
 	LabelSet = Group + "/set"
 
-	// LabelManagedBy with the value ManagedBy is on every object that Drover created in a member.
+	// LabelManagedBy with the value ManagedBy marks every object that Drover created in a member.
 	LabelManagedBy = "app.kubernetes.io/managed-by"
 
 	// ManagedBy is the value of LabelManagedBy.

@@ -51,8 +51,8 @@ type PlanStatus struct {
 	// +kubebuilder:validation:MaxItems=17
 	Waves []WaveStatus `json:"waves,omitempty"`
 
-	// members lists up to 20 members: first failed members, and then members in progress, each sorted by name. The field
-	// is absent in a member.
+	// members lists up to 20 members. Failed members come before members in progress. Both groups are sorted by name. The
+	// field is absent in a member.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -86,9 +86,9 @@ type PlanCount struct {
 	Applying int32 `json:"applying"`
 	// failed is the number of nodes that have failed and have no attempts left, or the number of members with such nodes.
 	Failed int32 `json:"failed"`
-	// held is the number of members or nodes that are skipped for the time being. A node is held while it is not ready.
-	// Nodes that are excluded by the value "disabled" of the plan's label are not counted at all. A member is held while
-	// it is disconnected, while its plans are on hold, or while its own window is closed.
+	// held is the number of members or nodes that are currently skipped. A node is held while it is not ready. Nodes on
+	// which the plan's label has the value "disabled" are excluded, and are not counted at all. A member is held while it
+	// is disconnected, while its plans are on hold, or while its own window is closed.
 	Held int32 `json:"held"`
 	// leftOut is the number of selected nodes that are not counted because they do not run Linux. Plans run only on Linux
 	// nodes.
@@ -128,7 +128,7 @@ type PlanMember struct {
 	// "<complete>/<total>".
 	// +optional
 	Nodes string `json:"nodes,omitempty"`
-	// reason is the reason of the member's own Ready condition, or AgentTooOld, AgentReadOnly, NoLeader,
+	// reason is the reason from the member's own Ready condition, or AgentTooOld, AgentReadOnly, NoLeader,
 	// IdentityMismatch, MembersAway or DeliveryFailed.
 	Reason string `json:"reason"`
 	// message gives details and says what to do.
@@ -192,7 +192,7 @@ type NodeFailure struct {
 	// message says why the attempt failed, and what to do.
 	// +kubebuilder:validation:MaxLength=512
 	Message string `json:"message"`
-	// log is the end of the Job's log, up to 10 lines and 1024 characters.
+	// log contains the last lines of the Job's log, up to 10 lines and 1024 characters.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Log string `json:"log,omitempty"`
@@ -214,8 +214,8 @@ const (
 	ConditionLatestResolved = "LatestResolved"
 
 	// ConditionComplete is True when all nodes that the plan applies to have completed its current revision, or when there
-	// are no such nodes. Ready has the same status and reason, with one exception: if some members are disconnected, at
-	// least one member is complete and no member has failed, Ready is True with reason MembersAway, because every
+	// are no such nodes. Ready has the same status and reason, with one exception: Ready is True with reason MembersAway
+	// if some members are disconnected, at least one member is complete, and no member has failed. In that case, every
 	// reachable member is up to date.
 	//
 	// The reasons for True are Complete, NoNodes and NoClusters. The reasons for False are Applying, AwaitingRetry,
@@ -254,8 +254,8 @@ const (
 	// ReasonAwaitingSlot means that another plan is using the nodes, or that another exclusive plan is in progress. The
 	// message names the other plan.
 	ReasonAwaitingSlot = "AwaitingSlot"
-	// ReasonAwaitingNodes means that the remaining nodes are not ready or have taints that the plan does not tolerate, or
-	// that a node has completed the plan but is not ready again yet.
+	// ReasonAwaitingNodes means that the remaining nodes are not ready, or have taints that the plan does not tolerate. It
+	// is also used while a node that has completed the plan is not ready again yet.
 	ReasonAwaitingNodes = "AwaitingNodes"
 	// ReasonAwaitingApproval means that a wave requires approval. The message names the wave and the revision to approve.
 	ReasonAwaitingApproval = "AwaitingApproval"
@@ -317,7 +317,7 @@ const (
 	PlanDisabled = "disabled"
 
 	// LabelPlansHold on a Cluster on the hub, or on the drover-plans Namespace in a member, puts all plans in that member
-	// on hold: they do not start work on any more nodes. Any value except "false" has this effect.
+	// on hold. Plans on hold do not start work on any more nodes. Any value except "false" has this effect.
 	LabelPlansHold = "plans." + Group + "/hold"
 
 	// AnnotationPlansWindow on the drover-plans Namespace in a member is the member's own window for all plans. It
@@ -329,8 +329,8 @@ const (
 	// to their members.
 	LabelPlansUse = "plans." + Group + "/use"
 
-	// AnnotationRevision on a Plan in a member is the revision of the Plan on the hub from which it was created. Drover
-	// sets it.
+	// AnnotationRevision on a Plan in a member is the revision of the hub's Plan that the member's Plan was created from.
+	// Drover sets it.
 	AnnotationRevision = Group + "/revision"
 	// AnnotationResume on a Plan on the hub resumes the plan at the revision in the annotation's value, even if members
 	// have completed another revision. See ReasonMemberAhead.

@@ -86,8 +86,8 @@ type PlanTarget struct {
 	ClusterName string `json:"clusterName,omitempty"`
 
 	// clusterSelector selects Clusters in the same namespace by their labels, including Clusters that are created later.
-	// The empty selector {} selects all Clusters in the namespace. Anyone who can change a Cluster's labels can therefore
-	// make selectors match it.
+	// Anyone who can change a Cluster's labels can make a selector match it. The empty selector {} selects all Clusters in
+	// the namespace.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn', 'Exists', 'DoesNotExist'])",message="operator must be In, NotIn, Exists or DoesNotExist"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn require values; Exists and DoesNotExist must not have values"
@@ -130,12 +130,12 @@ type Rollout struct {
 	// +kubebuilder:validation:Maximum=10000
 	MaxFailedClusters int32 `json:"maxFailedClusters,omitempty"`
 
-	// waves are up to 16 groups of members. The plan is applied to the groups in order. A member belongs to the first wave
-	// that selects it. Members that no wave selects belong to a last wave named "rest". The next wave starts when every
-	// member of the current wave is complete or has failed within the limit of maxFailedClusters, at least one member is
-	// complete, and the soak time has passed. A wave does not wait for members that are disconnected, or whose plans are
-	// on hold because of the label plans.cluster.drover.dev/hold. In such a member, the plan starts when the member
-	// reconnects or the label is removed. By default, all members are in one wave.
+	// waves lists up to 16 groups of members. The plan is applied to the groups in order. A member belongs to the first
+	// wave that selects it. Members that no wave selects belong to a final wave named "rest". The next wave starts after
+	// the soak time, once every member of the current wave is complete or has failed. At least one member must be
+	// complete, and no more than maxFailedClusters members may have failed. A wave does not wait for disconnected members,
+	// or for members whose plans are on hold because of the label plans.cluster.drover.dev/hold. In such a member, the
+	// plan starts when the member reconnects or the label is removed. By default, all members are in one wave.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -158,7 +158,7 @@ type Wave struct {
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 
-	// soak is how long to wait between the completion of this wave and the start of the next one, for example "1h". The
+	// soak is the time to wait between the completion of this wave and the start of the next one, for example "1h". The
 	// default is 0s.
 	// +optional
 	// +kubebuilder:validation:Type=string
@@ -177,7 +177,7 @@ type Wave struct {
 // and when work can start. Changing these fields does not make the plan run again on nodes that have completed it.
 type PlanPace struct {
 	// nodeSelector selects nodes by their labels, including nodes that join later. A node with the label
-	// "plan.cluster.drover.dev/<plan>: disabled" is excluded. By default all nodes are selected.
+	// "plan.cluster.drover.dev/<plan>: disabled" is excluded. By default, all nodes are selected.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn', 'Exists', 'DoesNotExist'])",message="operator must be In, NotIn, Exists or DoesNotExist"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn require values; Exists and DoesNotExist must not have values"
@@ -192,9 +192,9 @@ type PlanPace struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 100000 : self.matches('^([1-9][0-9]?|100)%$')",message="concurrency must be a number of at least 1, or a percentage from 1% to 100%"
 	Concurrency *intstr.IntOrString `json:"concurrency,omitempty"`
 
-	// exclusive prevents the plan from running in a member at the same time as other exclusive plans: while one of them is
-	// working on a node, the others do not start work on any node in that member. Two plans never work on the same node at
-	// the same time, whether or not they are exclusive. The default is false.
+	// exclusive prevents the plan from running in a member at the same time as other exclusive plans. While one exclusive
+	// plan is working on a node, the others do not start work on any node in that member. Two plans never work on the same
+	// node at the same time, whether or not they are exclusive. The default is false.
 	// +optional
 	Exclusive bool `json:"exclusive,omitempty"`
 
@@ -225,8 +225,8 @@ type PlanPace struct {
 	// +structType=atomic
 	Retries *PlanRetries `json:"retries,omitempty"`
 
-	// postCompleteDelay is how long a node continues to count toward concurrency after the plan has completed on it,
-	// for example "2m". The node is uncordoned immediately. The default is 0s.
+	// postCompleteDelay is the time for which a node still counts toward concurrency after it has completed the plan, for
+	// example "2m". The node is uncordoned immediately. The default is 0s.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+([.][0-9]+)?(ms|s|m|h))+$`
@@ -260,8 +260,8 @@ type PlanRetries struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.startTime) || !has(self.endTime) || self.startTime != self.endTime",message="startTime and endTime must differ: to include whole days, omit both"
 type TimeWindow struct {
-	// days are the days on which the window opens, written as Sun to Sat, Su to Sa, Sunday to Saturday or 0 to 6. Case
-	// does not matter. By default the window opens every day.
+	// days lists the days on which the window opens. A day is written as Sun to Sat, Su to Sa, Sunday to Saturday or 0 to
+	// 6. Case does not matter. By default, the window opens every day.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=7

@@ -14,7 +14,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="!has(self.secrets) || self.secrets.all(s, !has(s.path) || !s.path.contains('..'))",message="a Secret's path must not contain .."
 type NodeWork struct {
 	// prepare is a container that runs on the node before the node is cordoned, for example to wait for another plan. If
-	// it runs longer than jobActiveDeadlineSecs, it is started again. This does not count as an attempt.
+	// it runs longer than jobActiveDeadlineSecs, it is started again. A restart does not count as an attempt.
 	// +optional
 	Prepare *PlanContainer `json:"prepare,omitempty"`
 
@@ -35,8 +35,8 @@ type NodeWork struct {
 	// +required
 	Upgrade PlanContainer `json:"upgrade"`
 
-	// secrets are Secrets in the plan's namespace that are mounted into the prepare and upgrade containers. On the hub,
-	// each Secret must have the label plans.cluster.drover.dev/use: "true", and is copied to the members. At most 16 are
+	// secrets lists Secrets in the plan's namespace to mount into the prepare and upgrade containers. On the hub, each
+	// Secret must have the label plans.cluster.drover.dev/use: "true". It is copied to the members. At most 16 are
 	// allowed.
 	// +optional
 	// +listType=map
@@ -51,21 +51,22 @@ type NodeWork struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 
-	// tolerations are up to 16 additional tolerations for the pods. The pods always tolerate the taint of cordoned nodes.
+	// tolerations lists up to 16 additional tolerations for the pods. The pods always tolerate the taint of cordoned
+	// nodes.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
-	// imagePullSecrets are Secrets in the plan's namespace for pulling images. On the hub, each Secret must have the
-	// label plans.cluster.drover.dev/use: "true", and is copied to the members. At most 8 are allowed.
+	// imagePullSecrets lists Secrets in the plan's namespace that are used to pull images. On the hub, each Secret must
+	// have the label plans.cluster.drover.dev/use: "true". It is copied to the members. At most 8 are allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=8
 	ImagePullSecrets []PullSecret `json:"imagePullSecrets,omitempty"`
 
-	// priorityClassName is the name of the pods' PriorityClass. The PriorityClass must exist in the member. By default
+	// priorityClassName is the name of the pods' PriorityClass. The PriorityClass must exist in the member. By default,
 	// the pods get the member's default priority.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
@@ -114,14 +115,14 @@ type PlanContainer struct {
 	// +kubebuilder:validation:MaxItems=64
 	Command []string `json:"command,omitempty"`
 
-	// args are the arguments of the command. At most 64 are allowed.
+	// args lists the arguments of the command. At most 64 are allowed.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Args []string `json:"args,omitempty"`
 
-	// envs are additional environment variables. Names that begin with SYSTEM_UPGRADE_ are reserved for Drover. At most
-	// 64 are allowed.
+	// envs lists additional environment variables for the container. Names that begin with SYSTEM_UPGRADE_ are reserved
+	// for Drover. At most 64 are allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -136,7 +137,7 @@ type PlanContainer struct {
 	// +kubebuilder:validation:MaxItems=16
 	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
 
-	// volumes are additional host paths to mount into the container. At most 16 are allowed.
+	// volumes lists additional host paths to mount into the container. At most 16 are allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -236,14 +237,14 @@ type Drain struct {
 	// +optional
 	DisableEviction bool `json:"disableEviction,omitempty"`
 
-	// skipWaitForDeleteTimeout is a number of seconds. The drain does not wait for pods whose deletion started longer ago.
-	// With 0, the default, the drain waits for all pods.
+	// skipWaitForDeleteTimeout is a number of seconds. The drain does not wait for pods whose deletion started more than
+	// this many seconds ago. With 0, the default, the drain waits for all pods.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	SkipWaitForDeleteTimeout int32 `json:"skipWaitForDeleteTimeout,omitempty"`
 
-	// podSelector selects the pods to evict. By default all pods are evicted.
+	// podSelector selects the pods to evict. By default, all pods are evicted.
 	// +optional
 	PodSelector *metav1.LabelSelector `json:"podSelector,omitempty"`
 }

@@ -62,10 +62,10 @@ type ProjectList struct {
 type ProjectSpec struct {
 	ClusterTarget `json:",inline"`
 
-	// namespaces are the names of up to 256 namespaces in the project. In each member, Drover creates these namespaces, or
-	// adds them to the project if they already exist. When a name is removed from the list, the namespace leaves the
-	// project but is not deleted. The names default, kube-* and drover-* are rejected, because these namespaces belong to
-	// the cluster. Adding a namespace to the list requires the "manage-namespaces" verb on the project.
+	// namespaces lists the names of up to 256 namespaces that belong to the project. In each member, Drover creates these
+	// namespaces, or adds them to the project if they already exist. When a name is removed from the list, the namespace
+	// leaves the project but is not deleted. The names default, kube-* and drover-* are rejected, because these namespaces
+	// belong to the cluster. Adding a namespace to the list requires the "manage-namespaces" verb on the project.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
@@ -75,10 +75,10 @@ type ProjectSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(n, n != 'default' && !n.startsWith('kube-') && !n.startsWith('drover-'))",message="default, kube-* and drover-* belong to the cluster and cannot be in a project"
 	Namespaces []string `json:"namespaces,omitempty"`
 
-	// resourceQuota limits the total resource usage of all namespaces of the project, separately in each member. The
-	// keys are resource names as in a ResourceQuota, such as "limits.cpu", "requests.memory", "pods" and
-	// "count/deployments.apps". At most 24 keys are allowed. Each key also needs a value in
-	// namespaceDefaultResourceQuota. By default there is no quota.
+	// resourceQuota limits the total resource usage of all namespaces of the project, separately in each member. The keys
+	// are resource names as in a ResourceQuota, such as "limits.cpu", "requests.memory", "pods" and
+	// "count/deployments.apps". At most 24 keys are allowed. Each key also needs a value in namespaceDefaultResourceQuota.
+	// By default, there is no quota.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=24
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="keys must be resources that a ResourceQuota supports",messageExpression="'a ResourceQuota does not support %s'.format([self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))])"
@@ -113,8 +113,8 @@ type ProjectSpec struct {
 	NetworkIsolation NetworkIsolation `json:"networkIsolation,omitempty"`
 
 	// podSecurity is the level of the Pod Security Standards for the project's namespaces: privileged, baseline or
-	// restricted. It applies to the enforce, warn and audit modes. Setting it, and deleting a project that sets it,
-	// requires the "updatepsa" verb on the project. By default Drover does not change the Pod Security labels of the
+	// restricted. It applies to the enforce, warn and audit modes. Setting podSecurity, or deleting a project that sets
+	// it, requires the "updatepsa" verb on the project. By default Drover does not change the Pod Security labels of the
 	// namespaces.
 	// +optional
 	PodSecurity PodSecurity `json:"podSecurity,omitempty"`
@@ -144,10 +144,10 @@ type ContainerDefaults struct {
 type NetworkIsolation string
 
 const (
-	// IsolationNone does not restrict connections.
+	// IsolationNone means that connections are not restricted.
 	IsolationNone NetworkIsolation = "None"
-	// IsolationProject allows connections from the project's own pods, from kube-system and from namespaces with the
-	// label LabelIngress.
+	// IsolationProject means that only pods in the project's namespaces, in kube-system and in namespaces with the label
+	// LabelIngress can connect.
 	IsolationProject NetworkIsolation = "Project"
 )
 
@@ -156,11 +156,11 @@ const (
 type PodSecurity string
 
 const (
-	// PodSecurityPrivileged does not restrict pods.
+	// PodSecurityPrivileged means that pods are not restricted.
 	PodSecurityPrivileged PodSecurity = "privileged"
-	// PodSecurityBaseline prevents known privilege escalations.
+	// PodSecurityBaseline means that known privilege escalations are prevented.
 	PodSecurityBaseline PodSecurity = "baseline"
-	// PodSecurityRestricted enforces current best practices for hardening pods.
+	// PodSecurityRestricted means that current best practices for hardening pods are enforced.
 	PodSecurityRestricted PodSecurity = "restricted"
 )
 
@@ -177,7 +177,8 @@ type ProjectStatus struct {
 	// +optional
 	NamespaceCount int32 `json:"namespaceCount,omitempty"`
 
-	// namespaces contains the number of the project's namespaces in each member. It lists the first 100 members by name.
+	// namespaces lists the number of the project's namespaces in each member. Only the first 100 members, sorted by name,
+	// are listed.
 	// +optional
 	// +listType=map
 	// +listMapKey=cluster

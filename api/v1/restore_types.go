@@ -5,12 +5,12 @@ package v1
 
 // Annotations, conditions and reasons on a hub whose etcd was restored from a backup.
 const (
-	// AnnotationRestored on a Cluster confirms the changes that a restored hub holds back. The value must be equal to
+	// AnnotationRestored on a Cluster confirms the changes that a restored hub is holding back. The value must be equal to
 	// status.restore.checkpoint. Setting it requires the "update" verb on clusters/agent.
 	AnnotationRestored = Group + "/restored"
 
-	// ConditionRestoreConfirmed is present, and False, only while the hub holds back changes to the member because the
-	// hub's etcd was restored from a backup that is older than the member's state. status.restore lists these changes.
+	// ConditionRestoreConfirmed is present, and False, only while the hub is holding back changes to the member because
+	// the hub's etcd was restored from a backup that is older than the member's state. status.restore lists these changes.
 	//
 	// The reason for False is HubRestored.
 	ConditionRestoreConfirmed = "RestoreConfirmed"
@@ -26,8 +26,8 @@ const (
 	ReasonMemberAhead = "MemberAhead"
 )
 
-// RestoreStatus lists the changes to a member or a Host that the hub holds back after its etcd was restored from a
-// backup. Each entry is the name of a set. A set contains all objects that result from one object on the hub. For
+// RestoreStatus lists the changes to a member or a Host that the hub is holding back because its etcd was restored from
+// a backup. Each entry is the name of a set. A set contains all objects that result from one object on the hub. For
 // example, "crtb/alice" is the set of the ClusterRoleTemplateBinding "alice". Each list contains only the first 50
 // names.
 type RestoreStatus struct {

@@ -8,10 +8,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RoleTemplate is a named list of RBAC rules that can be granted in member clusters: in a whole cluster, with a
-// ClusterRoleTemplateBinding, or in the namespaces of a project, with a ProjectRoleTemplateBinding. In each member
-// where the template is bound, Drover creates a ClusterRole named "drover:<name>" that contains only the template's own
-// rules and the rules that it inherits.
+// RoleTemplate is a named list of RBAC rules that can be granted in member clusters. A ClusterRoleTemplateBinding
+// grants the rules in a whole cluster, and a ProjectRoleTemplateBinding grants them in the namespaces of a project. In
+// each member in which the template is bound, Drover creates a ClusterRole named "drover:<name>" that contains only the
+// template's own rules and the rules that it inherits.
 //
 // Creating a RoleTemplate, or changing the rights that it grants, requires the "escalate" verb on roletemplates.
 // Binding a RoleTemplate requires the "bind" verb.
@@ -29,7 +29,7 @@ import (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters",fieldPath=.metadata
-// +kubebuilder:validation:XValidation:rule="!has(self.spec.inherits) || self.spec.inherits.all(name, name != self.metadata.name)",message="a role template cannot inherit itself",fieldPath=.spec.inherits
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.inherits) || self.spec.inherits.all(name, name != self.metadata.name)",message="a role template cannot inherit from itself",fieldPath=.spec.inherits
 type RoleTemplate struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name must be at most 63 characters long.
@@ -63,8 +63,8 @@ type RoleTemplateList struct {
 // +kubebuilder:validation:XValidation:rule="self.context == 'Cluster' || !has(self.rules) || self.rules.all(r, size(r.?nonResourceURLs.orValue([])) == 0)",message="nonResourceURLs can be granted only with context Cluster"
 type RoleTemplateSpec struct {
 	// context defines where the template can be bound: Cluster for ClusterRoleTemplateBindings, or Project for
-	// ProjectRoleTemplateBindings. A Cluster template can inherit templates of both kinds. A Project template can
-	// inherit only Project templates.
+	// ProjectRoleTemplateBindings. A template whose context is Cluster can inherit from templates with either context. A
+	// template whose context is Project can inherit only from templates with the same context.
 	// +required
 	Context RoleContext `json:"context"`
 
@@ -93,8 +93,8 @@ type RoleTemplateSpec struct {
 
 	// external is the name of an existing ClusterRole in the members, such as "cluster-admin" or "edit". Bindings to the
 	// template then refer to this ClusterRole. Drover neither creates the ClusterRole nor reads its rules, so other
-	// templates cannot inherit an external template. In a member without this ClusterRole, bindings have no effect until
-	// the ClusterRole is created.
+	// templates cannot inherit from an external template. In a member without this ClusterRole, bindings have no effect
+	// until the ClusterRole is created.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -138,7 +138,7 @@ type RoleTemplateStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// clusters counts the members in all workspaces where the template is bound.
+	// clusters counts the members in which the template is bound, in all workspaces.
 	// +optional
 	Clusters *ClusterCount `json:"clusters,omitempty"`
 }

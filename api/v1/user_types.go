@@ -9,8 +9,8 @@ import (
 
 // User represents a person who signs in to the hub with a password and has the principal name "local:<name>". The
 // password hash is not part of the User. It is stored in the Secret drover-user-<name> in the manager's namespace. To
-// set the password, use "kubectl drover user". A User with spec.principal instead represents a person who signs in
-// through an AuthProvider. Create such a User with spec.disabled set to true to lock the person out.
+// set the password, use "kubectl drover user". If spec.principal is set, the User instead represents a person who signs
+// in through an AuthProvider. To lock this person out, set spec.disabled to true.
 //
 // Users can sign in only if signIn.issuer is set in the manager's configuration. They get their rights from bindings
 // and from the hub's own RBAC.
@@ -41,7 +41,7 @@ type User struct {
 	// Ready is True with reason PasswordSet, SignsInElsewhere or Disabled, and False with reason PasswordMissing or
 	// PasswordInvalid.
 	// +optional
-	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager, whose configuration needs signIn.issuer", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
+	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager, which requires signIn.issuer in its configuration", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status UserStatus `json:"status,omitzero"`
 }
 
@@ -57,8 +57,8 @@ type UserList struct {
 // UserSpec defines who a user is, and whether they are locked out.
 type UserSpec struct {
 	// principal refers to a user of an AuthProvider, in the format "<provider>:<name>". A User with this field has no
-	// password, and is only useful to lock out the principal. The field cannot be changed. By default, the User represents
-	// the principal "local:<name>".
+	// password, and is useful only for locking out the principal. The field cannot be changed. By default, the User
+	// represents the principal "local:<name>".
 	// +optional
 	// +kubebuilder:validation:MaxLength=192
 	// +kubebuilder:validation:XValidation:rule=`self.matches("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?:[a-z0-9_]([-a-z0-9._@+']*[a-z0-9_])?$")`,message="must be <provider>:<name>, such as github:alice, in lower case"

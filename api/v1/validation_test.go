@@ -129,7 +129,7 @@ func TestTheAPIServerTakesGoodObjectsAndRefusesBadOnes(t *testing.T) {
 	t.Run("a role template that inherits itself", func(t *testing.T) {
 		// sample is the name of the sample
 		err := dryRun(object(t, namespace, roleTemplate, "{context: Cluster, inherits: [a, sample]}"))
-		if err == nil || !strings.Contains(err.Error(), "a role template cannot inherit itself") {
+		if err == nil || !strings.Contains(err.Error(), "a role template cannot inherit from itself") {
 			t.Error(err)
 		}
 	})

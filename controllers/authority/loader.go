@@ -93,9 +93,9 @@ func (l *Loader) update(ctx context.Context, secret *corev1.Secret) error {
 	return nil
 }
 
-// make creates the missing Secret with the hub's authority. If the Secret was deleted, make stores the authority in
-// memory again, because agents would not trust any other. Otherwise, make creates a new authority. If several replicas
-// call make at the same time, only one of them succeeds.
+// make creates the missing Secret with the hub's authority. If the Secret was deleted, make recreates it from the
+// authority in memory, because agents would not trust any other. Otherwise, make creates a new authority. If several
+// replicas call make at the same time, only one of them succeeds.
 func (l *Loader) make(ctx context.Context) error {
 	state, held := l.Trust.Authority()
 	if !held {

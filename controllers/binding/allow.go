@@ -61,7 +61,7 @@ func unauthenticated(principal string) bool {
 	return principal == "system:anonymous" || principal == "system:unauthenticated"
 }
 
-// keep creates an object on the hub, or updates it with the function change. It does not adopt an object that another
+// keep creates an object on the hub, or updates it with the change function. It does not adopt an object that another
 // user created, because that user may already have granted it to other users.
 func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, change func()) error {
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), object)

@@ -71,8 +71,8 @@ func (in *input) continuousUntil() time.Time {
 	return time.Time{}
 }
 
-// writeContinuous reports that the member was restored to an earlier state, and explains the consequences. The status
-// is used as well, because an agent that was restarted after the restore no longer reports it.
+// writeContinuous reports that the member was restored to an earlier state, and explains the consequences. It also
+// reads the status, because an agent that was restarted after the restore no longer reports the restore.
 func writeContinuous(in *input, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	was, at := meta.FindStatusCondition(*conditions, v1.ConditionContinuous), in.restored()

@@ -24,12 +24,12 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// takeoverTime is how long a manager that was already running waits after it has become the leader, so that the former
-// leader's agents can connect to it.
+// takeoverTime is how long a manager that was already running waits after it has become the leader, so that the
+// previous leader's agents can connect to it.
 const takeoverTime = 15 * time.Second
 
-// settleTime is how long a manager waits after its start before agents that have not reconnected count as lost. It
-// covers the longest wait of an agent after a one-minute outage, and the time for its next attempt.
+// settleTime is the time after a manager's start after which agents that have not reconnected count as lost. It covers
+// the longest wait of an agent after a one-minute outage, and the time for its next attempt.
 const settleTime = protocol.LongestWait + 2*time.Second
 
 // Reconciler reconciles Clusters. Lead must be called before the first reconcile.

@@ -24,7 +24,7 @@ import (
 type deployed struct {
 	members.Call
 	digest string // digest of the desired Deployment; empty if it is not needed
-	// want is the Deployment that results from the spec and the hub's settings. The field own is the Deployment that
+	// want is the Deployment that results from the spec and the hub's settings. The own field is the Deployment that
 	// results only from a change to the spec. It is nil if the spec has not changed. observeAgent sets both fields.
 	want registration.Deployment
 	own  *registration.Deployment
@@ -98,7 +98,7 @@ func writeAgentUpToDate(in *input, update *status.Update) {
 	meta.SetStatusCondition(&in.cluster.Status.Conditions, now)
 }
 
-// decideAgent returns the AgentUpToDate condition. The result known is false if the state of the agent cannot be
+// decideAgent returns the AgentUpToDate condition. The known result is false if the state of the agent cannot be
 // determined at the moment. decideAgent has no side effects.
 func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known bool) {
 	report := in.member.Report

@@ -35,7 +35,7 @@ func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
 	set(in, v1.ConditionDirectAccess, now) // must be last, because it changes the value of "before"
 }
 
-// decideDirectAccess returns the value of the DirectAccess condition. The result known is false while the member is
+// decideDirectAccess returns the value of the DirectAccess condition. The known result is false while the member is
 // disconnected, and while newer data is being sent to the member.
 func decideDirectAccess(signIn bool, o delivery.Outcome, in *input) (v conditionValue, known bool) {
 	cluster := in.cluster

@@ -151,7 +151,7 @@ const movingTime = time.Second
 // delay. These steps usually take milliseconds, so the status is usually written only once.
 const arrivalTime = 2 * time.Second
 
-// arriving returns the time by which an agent that has just joined or connected must have reported. It returns the zero
+// arriving returns the deadline for the first report of an agent that has just joined or connected. It returns the zero
 // time if the agent has already reported.
 func (in *input) arriving() time.Time {
 	switch {
@@ -169,11 +169,11 @@ func (in *input) arriving() time.Time {
 	return time.Time{}
 }
 
-// replicaTime is how long a member must be connected only through node agents before the status shows it. When a hub
+// replicaTime is how long a member must be connected only through node agents before the status shows this. When a hub
 // becomes available again, the node agents of many members may connect a few seconds before the replicas.
 const replicaTime = 20 * time.Second
 
-// awaitingReplica returns the time by which a replica of the agent must have connected. It returns the zero time if no
+// awaitingReplica returns the deadline for the connection of a replica of the agent. It returns the zero time if no
 // replica is awaited. A replica is awaited if the status shows the agent as connected but only a node agent is
 // connected.
 func (in *input) awaitingReplica() time.Time {

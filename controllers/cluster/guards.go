@@ -31,7 +31,7 @@ func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Updat
 	set(in, v1.ConditionGuardsApplied, now) // must be last, because it changes the value of "before"
 }
 
-// decideGuards returns the value of the GuardsApplied condition. The result known is false while the member is
+// decideGuards returns the value of the GuardsApplied condition. The known result is false while the member is
 // disconnected, and while guards are being sent to the member.
 func decideGuards(o delivery.Outcome) (v conditionValue, known bool) {
 	switch o.Stage {

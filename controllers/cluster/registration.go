@@ -60,9 +60,9 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 // deterministic unless it creates a token.
 //
 // A token stays in force until a user replaces it, either in the Secret that the spec refers to, or by deleting the
-// registration Secret. Once an agent has joined or is joining, only deleting the Secret has an effect: an agent that
-// joins with another token replaces the first agent, which users who can change the spec are not necessarily allowed to
-// do. If the agent that used a token has been revoked, the token is useless and is replaced.
+// registration Secret. Once an agent has joined or is joining, only deleting the Secret has an effect. An agent that
+// joins with another token replaces the first agent, and users who can change the spec are not necessarily allowed to
+// replace an agent. If the agent that used a token has been revoked, the token is useless and is replaced.
 func decideToken(in *input) (registration.Token, bool) {
 	fresh := func(value string) registration.Token {
 		return registration.Token{Value: value, Created: in.now, TTL: in.cluster.Spec.Registration.TokenTTL.Duration}

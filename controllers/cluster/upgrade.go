@@ -17,7 +17,7 @@ import (
 )
 
 // upgradeTime is how long an agent may take to reconnect with a new Deployment. If an upgrade fails, the agent itself
-// restores the former Deployment after two minutes per replica.
+// restores the previous Deployment after two minutes per replica.
 const upgradeTime = 15 * time.Minute
 
 // hubRevision returns a digest of the hub's part of an agent's Deployment: the defaults in the hub's configuration, and
@@ -124,7 +124,7 @@ func (r *Reconciler) own(in *input) (*registration.Deployment, error) {
 }
 
 // agent returns the status field for the agent, and creates it if necessary. The result shares no memory with the
-// Cluster or with its former status.
+// Cluster or with its previous status.
 func (in *input) agent() *v1.AgentStatus {
 	if in.cluster.Status.Agent == nil {
 		in.cluster.Status.Agent = &v1.AgentStatus{}

@@ -85,7 +85,7 @@ func (u *Upgrades) OnTurn(f func(types.NamespacedName)) {
 	u.begin = f
 }
 
-// lead is called when this manager becomes the leader. No upgrade starts before settled, because the former leader's
+// lead is called when this manager becomes the leader. No upgrade starts before settled, because the previous leader's
 // agents may still be reconnecting.
 func (u *Upgrades) lead(revision string, settled time.Time) {
 	u.mu.Lock()

@@ -95,7 +95,7 @@ func decide(in *input) (v1.HostState, status.Readiness) {
 // because the Host is reconciled again.
 func contended(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
-// orWaiting returns the state to use for a host that does not report its state. It returns the former state if the
+// orWaiting returns the state to use for a host that does not report its state. It returns the previous state if the
 // status contains one.
 func orWaiting(in *input) v1.HostState {
 	if in.identity != nil && in.host.Status.State != "" {

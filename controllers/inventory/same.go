@@ -70,7 +70,7 @@ func sameStatus(want, found clusterprofile.ClusterProfileStatus) bool {
 		within(want.AccessProviders, found.AccessProviders) && count(want.AccessProviders, way) == count(found.AccessProviders, way)
 }
 
-// within reports whether the list all contains every element of the list some.
+// within reports whether all contains every element of some.
 func within[E any](some, all []E) bool {
 	return !slices.ContainsFunc(some, func(one E) bool {
 		return !slices.ContainsFunc(all, func(other E) bool { return equality.Semantic.DeepEqual(one, other) })

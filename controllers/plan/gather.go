@@ -61,7 +61,7 @@ type observedMember struct {
 // resolved is a plan's version, together with the reason for that version.
 type resolved struct {
 	version string // empty if no version is known
-	reason  string // reason of the LatestResolved condition
+	reason  string // reason in the LatestResolved condition
 	message string
 	next    time.Time // time of the next query to the channel
 }

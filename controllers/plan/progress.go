@@ -219,7 +219,7 @@ func notify(listeners []func(types.NamespacedName), name types.NamespacedName) {
 	}
 }
 
-// takeLocked applies an event. It returns the plan whose status has changed. The result all is true if the hold for all
+// takeLocked applies an event. It returns the plan whose status has changed. The all result is true if the hold for all
 // plans has changed instead.
 func (m *progress) takeLocked(event *protocol.PlanEvent) (plan string, all bool) {
 	switch {

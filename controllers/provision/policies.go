@@ -29,7 +29,7 @@ func watchPolicies(mgr ctrl.Manager, cfg config.Config, clients kubernetes.Inter
 	return mgr.Add(watch)
 }
 
-// limits returns the manifests of the policies for a configuration.
+// limits returns the manifests of the policies that a configuration requires.
 func limits(cfg config.Config) policies.Manifests {
 	files, folder := []string{"provision/policy.yaml"}, "config/provision"
 	if cfg.ClusterAPI.Enabled {

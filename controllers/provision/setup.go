@@ -126,8 +126,8 @@ func (s shared) served(install string, version schema.GroupVersion, kinds ...str
 	return nil
 }
 
-// hosts returns the access to Hosts of a controller that sets a finalizer on the Hosts that it takes, or none if the
-// finalizer is empty.
+// hosts returns a controller's access to Hosts. The controller sets the finalizer on the Hosts that it takes, unless
+// the finalizer is empty.
 func (s shared) hosts(finalizer string) hosts.Hub {
 	return hosts.Hub{Client: s.client, Live: s.live, NotCurrent: s.hub.NotCurrent, Finalizer: finalizer}
 }

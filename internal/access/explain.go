@@ -91,7 +91,7 @@ type Lack string
 
 // Reasons. The closer a binding is to granting the action, the earlier its reason is in this list.
 const (
-	// LackRule means that no rule of the role allows the action, although everything else matches.
+	// LackRule means that no rule of the role allows the action, even though everything else matches.
 	LackRule Lack = "NoRule"
 	// LackExpired means that the binding has expired.
 	LackExpired Lack = "BindingExpired"

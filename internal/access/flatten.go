@@ -32,7 +32,7 @@ func Index(list []v1.RoleTemplate) Templates {
 
 // Error is the reason why a template or binding cannot be converted to RBAC.
 type Error struct {
-	// Reason is the reason of the Ready condition: v1.ReasonRoleTemplateNotFound, ReasonInheritanceCycle,
+	// Reason is the reason in the Ready condition: v1.ReasonRoleTemplateNotFound, ReasonInheritanceCycle,
 	// ReasonContextMismatch, ReasonInheritsExternal or ReasonInvalidRules.
 	Reason string
 	// Message describes the problem and how to fix it.
@@ -45,16 +45,17 @@ func refuse(reason, format string, args ...any) *Error {
 	return &Error{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// A Source is a rule together with the templates through which it is inherited.
+// A Source is a rule, together with the chain of templates that inherit it.
 type Source struct {
 	// Path lists the names of the templates, from the requested template to the template that contains the rule.
 	Path []string
 	Rule rbacv1.PolicyRule
 }
 
-// Flatten returns the rules of a template and of all templates that it inherits. The template's own rules come first,
-// followed by its parents' rules in the order in which it lists the parents. Each template and each rule is included
-// once. Every error is an *Error. An external template is an error, because its rules are not known on the hub.
+// Flatten returns the rules of a template and of all templates that it inherits from. The template's own rules come
+// first, followed by its parents' rules in the order in which it lists the parents. Each template and each rule is
+// included once. Every error is an *Error. An external template is an error, because its rules are not known on the
+// hub.
 func Flatten(templates Templates, name string) ([]rbacv1.PolicyRule, error) {
 	sources, err := Sources(templates, name)
 	if err != nil {
@@ -113,7 +114,7 @@ func (w *walk) visit(name string) error {
 }
 
 // template returns the template with the given name. It returns an error if the previous template on the path must not
-// inherit that template.
+// inherit from that template.
 func (w *walk) template(name string) (*v1.RoleTemplate, error) {
 	template, found := w.templates[name]
 	switch {

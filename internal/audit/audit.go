@@ -24,11 +24,11 @@ import (
 type Level string
 
 const (
-	// LevelOff logs nothing.
+	// LevelOff means that nothing is logged.
 	LevelOff Level = "Off"
-	// LevelMetadata logs who did what, the time, the address of the caller, and the result.
+	// LevelMetadata means that each line contains the caller and their address, the action, the time, and the result.
 	LevelMetadata Level = "Metadata"
-	// LevelRequest also logs the bodies of requests, except bodies that contain secrets.
+	// LevelRequest means that the bodies of requests are also logged, except bodies that contain secrets.
 	LevelRequest Level = "Request"
 )
 
@@ -36,9 +36,10 @@ const (
 type Mode string
 
 const (
-	// ModeDropping drops lines and counts them. The gap is reported in the manager's log and in the audit log itself.
+	// ModeDropping means that lines are dropped and counted. The gap is reported in the manager's log and in the audit log
+	// itself.
 	ModeDropping Mode = "Dropping"
-	// ModeBlocking makes requests wait until there is room in the buffer.
+	// ModeBlocking means that requests wait until there is room in the buffer.
 	ModeBlocking Mode = "Blocking"
 )
 
@@ -136,7 +137,7 @@ func (l *Log) Close() error {
 	return nil
 }
 
-// write hands a line to the writer. It waits only in ModeBlocking, and only until ctx ends.
+// write hands a line to the writer. It waits only in ModeBlocking, and only until ctx is done.
 func (l *Log) write(ctx context.Context, line []byte) {
 	if l.settings.Mode == ModeBlocking {
 		stop := context.AfterFunc(ctx, func() {

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Time waits for d. It returns false if ctx ends first.
+// Time waits for d. It returns false if ctx is done first.
 func Time(ctx context.Context, d time.Duration) bool { return Wake(ctx, nil, d) }
 
-// Wake waits for d or until wake receives a value. It returns false if ctx ends first.
+// Wake waits for d or until wake receives a value. It returns false if ctx is done first.
 func Wake(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -24,8 +24,8 @@ func Wake(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// Loop calls pass repeatedly until ctx ends. After each call, it waits until wake receives a value, or for the duration
-// that pass returned. If that duration is 0, Loop waits only for wake.
+// Loop calls pass repeatedly until ctx is done. After each call, it waits until wake receives a value, or for the
+// duration that pass returned. If that duration is 0, Loop waits only for wake.
 func Loop(ctx context.Context, wake <-chan struct{}, pass func(context.Context) time.Duration) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -22,9 +22,8 @@ type Policy struct {
 	// there is never a checkpoint.
 	Current func() string
 	// Lost returns a member's checkpoint if the hub has no record of it and no administrator has confirmed it. Otherwise,
-	// the member is not waiting for confirmation, and Lost returns an empty string. The argument "has" is the checkpoint
-	// of the member's agent, or empty if it has none. If Lost is nil, no member is waiting. Lost must not call an API
-	// server.
+	// the member is not waiting for confirmation, and Lost returns an empty string. The has argument is the checkpoint of
+	// the member's agent, or empty if it has none. If Lost is nil, no member is waiting. Lost must not call an API server.
 	Lost func(ctx context.Context, member types.NamespacedName, has string) string
 	// Rules contains the rule for each kind of set.
 	Rules map[string]Rule
@@ -58,8 +57,8 @@ func (p *Policy) Rule(id string) Rule {
 	return p.Rules[kind]
 }
 
-// Examine determines whether a member is waiting for confirmation, and reports whether this has changed. The argument
-// settled is true if the agent reports each change. In that case, the records of withdrawn sets are dropped unless the
+// Examine determines whether a member is waiting for confirmation, and reports whether this has changed. The settled
+// argument is true if the agent reports each change. In that case, the records of withdrawn sets are dropped unless the
 // member is waiting.
 func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Hold, settled bool) (changed bool) {
 	was := h.Waits()
@@ -90,7 +89,7 @@ func (h *Hold) Reach(checkpoint string) { h.reached = checkpoint }
 // Waits reports whether changes to the member are waiting for confirmation.
 func (h *Hold) Waits() bool { return h.lost != "" }
 
-// Holds reports whether a set must be neither sent nor removed. The argument wanted is true if the set has an owner.
+// Holds reports whether a set must be neither sent nor removed. The wanted argument is true if the set has an owner.
 func (h *Hold) Holds(id string, wanted bool) bool {
 	_, withdrawn := h.withdrawn[id]
 	return h.Waits() && (wanted || !withdrawn)
@@ -121,8 +120,8 @@ func (h *Hold) Compared(now *Difference) (changed bool) {
 // Agrees reports whether the difference is known to be empty, so that there is nothing to confirm.
 func (h *Hold) Agrees() bool { return h.difference != nil && h.difference.empty() }
 
-// Difference returns the changes that are waiting for confirmation, or nil if there are none. The result known is false
-// if they have not been computed yet. The argument settled has the same meaning as for Examine.
+// Difference returns the changes that are waiting for confirmation, or nil if there are none. The known result is false
+// if they have not been computed yet. The settled argument has the same meaning as for Examine.
 func (h *Hold) Difference(settled bool) (difference *Difference, known bool) {
 	switch {
 	case !h.Waits():

@@ -184,7 +184,7 @@ func (r *Recorder) sight(lease *coordinationv1.Lease) {
 	}
 }
 
-// Led reports whether this replica knows of a leader among the replicas. Without leader election, this replica is the
+// Led reports whether this replica knows that some replica is the leader. Without leader election, this replica is the
 // leader.
 func (r *Recorder) Led() bool {
 	if r == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Policy returns the policy of the hub whose Lease the Recorder renews. The reader for clusters must use a cache.
+// Policy returns the policy for the hub whose Lease the Recorder renews. The reader for clusters must use a cache.
 func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy {
 	lost := func(ctx context.Context, member types.NamespacedName, has string) string {
 		cluster := &v1.Cluster{}
@@ -30,7 +30,7 @@ func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy 
 
 // Lost returns the checkpoint of a Cluster's or Host's agent if the hub has no record of this checkpoint. Otherwise, it
 // returns an empty string. confirmed reports whether an administrator has confirmed the hub's changes in that member or
-// host. The argument "waits" comes from the object's status, and "has" is the checkpoint that the agent reports. An
+// host. The waits argument comes from the object's status, and "has" is the checkpoint that the agent reports. An
 // object that waits for confirmation continues to wait even if the agent loses the checkpoint, or if the checkpoint is
 // older than the history.
 func Lost(

@@ -66,7 +66,7 @@ type Server struct {
 	TLSSecretName string `json:"tlsSecretName,omitempty"`
 }
 
-// ListenNowhere disables a Port when it is used instead of an address.
+// ListenNowhere is used instead of an address to disable a Port.
 const ListenNowhere = "0"
 
 // Load reads and validates the file at path, and sets defaults. Unknown fields are errors.

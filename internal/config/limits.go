@@ -67,9 +67,9 @@ type RequestLimits struct {
 
 // Queue limits the short requests that wait because a limit has been reached.
 type Queue struct {
-	// All is how many requests may wait at the same time. Default: 2000.
+	// All is the maximum number of requests that may wait at the same time. Default: 2000.
 	All int `json:"all,omitempty"`
-	// User is how many requests from one user may wait. Default: 400.
+	// User is the maximum number of requests from one user that may wait at the same time. Default: 400.
 	User int `json:"user,omitempty"`
 	// Wait is how long a request may wait. Default: 5s. Maximum: 30s.
 	Wait metav1.Duration `json:"wait,omitempty"`

@@ -25,10 +25,10 @@ type Rollout struct {
 	// MaxConcurrentClusters is the maximum number of agents that are upgraded at the same time. It is a number or a
 	// percentage of all agents (such as "10%", rounded up). Default: 10%.
 	MaxConcurrentClusters *intstr.IntOrString `json:"maxConcurrentClusters,omitempty"`
-	// MaxFailedClusters is how many agents may fail before the rollout stops. It is a number or a percentage (rounded
-	// down). The limit applies to each workspace separately, so a workspace that exceeds it does not hold back other
-	// workspaces. The limit also applies to all Clusters together, not counting the workspace with the most failures.
-	// Default: 1%.
+	// MaxFailedClusters is the number of agents that may fail. If more agents fail, the rollout stops. It is a number or a
+	// percentage (rounded down). The limit applies to each workspace separately, so a workspace that exceeds it does not
+	// hold back other workspaces. The limit also applies to all Clusters together, not counting the workspace with the
+	// most failures. Default: 1%.
 	MaxFailedClusters *intstr.IntOrString `json:"maxFailedClusters,omitempty"`
 	// Waves start one after another. Clusters that belong to none of the waves form the last wave. By default, the first
 	// wave contains 1% of all Clusters, the second wave 10% of the remaining Clusters, and the last wave the rest, with a

@@ -90,7 +90,7 @@ func made() untrusted.Metadata {
 	return untrusted.Metadata{Labels: []string{v1.LabelManagedBy}, Owners: []string{v1.Group}}
 }
 
-// metadata returns the metadata that the cache keeps for an object of another API group. The result known is false if
+// metadata returns the metadata that the cache keeps for an object of another API group. The known result is false if
 // all metadata is kept. This is the case for kinds of which the cache contains only objects in the manager's own
 // namespace.
 func metadata(o client.Object) (kept untrusted.Metadata, known bool) {

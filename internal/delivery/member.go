@@ -25,8 +25,8 @@ type member struct {
 	synced    bool // set if the agent has reported all its sets and reports each change
 	forgotten bool // set if Forget was called
 	reported  bool // set if the agent has ever reported all its sets to this store
-	// hold records the changes that are waiting for confirmation. comparing is true if unusedID has been queued to
-	// compute these changes.
+	// hold records the changes that are waiting for confirmation. comparing is true if unusedID has been queued so that
+	// these changes are computed.
 	hold      unconfirmed
 	comparing bool
 
@@ -165,8 +165,8 @@ func unchanged(s *set.Set) bool {
 // IsAbsent reports whether a set was returned by Absent.
 func IsAbsent(s *set.Set) bool { return s != nil && s.Digest == "" }
 
-// excessDigest is the digest of all sets whose content the store does not keep because their workspace has too many
-// large sets.
+// excessDigest is the digest of every set whose content the store does not keep because the set's workspace has too
+// many large sets.
 const excessDigest = "*excess"
 
 func excess(s *set.Set) bool { return s != nil && s.Digest == excessDigest }
@@ -226,8 +226,8 @@ func (r retries) failed(m *member, id string, err error) {
 	m.failed[id] = &failure{count: count, refused: refused, message: err.Error(), retryAt: retryAt}
 }
 
-// lost records that a member no longer has a set that it once had. The pauses before the set is sent again grow as long
-// as the member keeps losing it.
+// lost records that a member no longer has a set that it once had. The pause before the set is sent again grows each
+// time the member loses it.
 func (r retries) lost(m *member, id string) {
 	if f := m.failed[id]; f != nil && time.Since(f.retryAt) > maxPause {
 		r.clear(m, id)

@@ -49,9 +49,9 @@ const (
 type Outcome struct {
 	Cluster string
 	Stage   Stage
-	// Reason is the reason of the Ready condition. It is set for Failed and Refused.
+	// Reason is the reason in the Ready condition. It is set for Failed and Refused.
 	Reason string
-	// Failures are the objects that failed. It is set for Failed and Refused.
+	// Failures lists the objects that failed. It is set for Failed and Refused.
 	Failures []v1.Failure
 	// Namespaces, Short and Spent are copied from the agent's report about the namespaces for which the set is
 	// expanded.

@@ -52,7 +52,7 @@ type target struct {
 	id     string
 }
 
-// Start sends sets until ctx ends, and returns when no send is in progress.
+// Start sends sets until ctx is done. It returns once no send is in progress.
 func (d *Store) Start(ctx context.Context) error {
 	c, err := controller.NewTypedUnmanaged("delivery", controller.TypedOptions[target]{
 		Reconciler: reconcile.TypedFunc[target](d.reconcile), MaxConcurrentReconciles: workers, Logger: d.Log,

@@ -18,7 +18,7 @@ import (
 // determines which members wait for confirmation, and how their sets are treated in the meantime.
 
 // Unconfirmed returns the changes in a member that a restored hub makes only after an administrator has confirmed them,
-// or nil if there are none. The result known reports whether the changes are known.
+// or nil if there are none. The known result reports whether the changes are known.
 type Unconfirmed func(member types.NamespacedName) (difference *checkpoint.Difference, known bool)
 
 // unconfirmed records the changes to one member that are waiting for confirmation.
@@ -38,7 +38,7 @@ func (g *guarded) rule(id string) rule {
 	return rule{revocable: g.options.Restore.Rule(id).RevokedAtOnce, complete: g.owners.complete}
 }
 
-// path returns the URL path of a send, including the checkpoint for the agent.
+// path returns the URL path to send s to, including the checkpoint for the agent.
 func (o *Options) path(s *sending) (string, error) {
 	reached := o.Restore.Checkpoint()
 	if s.bare {
@@ -142,7 +142,7 @@ func (g *guarded) endHold(m *member) {
 }
 
 // outdated reports whether a member that is waiting for confirmation has an outdated set of a kind that is revoked
-// immediately. Such a set is removed, and is sent again after the confirmation.
+// immediately. Such a set is removed, and sent again after the confirmation.
 func (m *member) outdated(id string, r rule) bool {
 	if !r.revocable || !m.hold.Waits() || !r.complete || m.has[id] == nil {
 		return false

@@ -54,7 +54,7 @@ type Summary struct {
 	Failures []v1.Failure
 }
 
-// Incomplete explains why a set is not in all members although Ready is True. The zero value means that the Complete
+// Incomplete explains why a set is not in all members even though Ready is True. The zero value means that the Complete
 // condition is the same as Ready.
 type Incomplete struct{ Reason, Message string }
 
@@ -105,7 +105,7 @@ func Summarize(outcomes []Outcome) Summary {
 }
 
 // Delay returns how long to wait before the summary is written, or 0 to write it now. The wait avoids writing a summary
-// that will soon change. The argument observed is true if the status is for the current generation.
+// that will soon change. The observed argument is true if the status is for the current generation.
 func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 	if v.Unreported && observed {
 		return listenAgain
@@ -114,7 +114,7 @@ func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 }
 
 // Urgent reports whether the summary differs because of a change on the hub, rather than only because of changes in
-// members. The argument observed has the same meaning as for Delay. The argument was contains the counts in the current
+// members. The observed argument has the same meaning as for Delay. The argument was contains the counts in the current
 // status.
 func (v Summary) Urgent(observed bool, was *v1.ClusterCount) bool {
 	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
@@ -196,8 +196,8 @@ type Status struct {
 	Clusters   **v1.ClusterCount
 }
 
-// Change returns a function that writes the summary into an object's status for the given generation. The function more
-// changes the rest of the status. It may be nil.
+// Change returns a function that writes the summary into an object's status for the given generation. If more is not
+// nil, it changes the rest of the status.
 func (v Summary) Change(generation int64, s Status, now time.Time, more func(*status.Update)) status.Change {
 	observed := *s.Observed == generation
 	return status.Change{Delay: v.Delay(observed, now), Fill: func(u *status.Update) bool {

@@ -32,7 +32,7 @@ type Audiences struct {
 	Member func(*http.Request) string
 }
 
-// of returns the audiences of a token that are among these Audiences. They must not be trusted until the API server has
+// of returns the audiences of a token that these Audiences contain. They must not be trusted until the API server has
 // confirmed them.
 func (a Audiences) of(token string) []string {
 	var known []string

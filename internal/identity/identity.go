@@ -116,7 +116,7 @@ func (id Identity) Sharer() string {
 	return id.Hub.Username
 }
 
-// uncarriable returns the first value that is not HeaderSafe, and whether there is one.
+// uncarriable returns the first value that is not HeaderSafe, and reports whether there is one.
 func (id Identity) uncarriable() (string, bool) {
 	values := append([]string{id.User, id.UID}, id.Groups...)
 	for key, more := range id.Extra {

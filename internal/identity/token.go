@@ -64,8 +64,8 @@ func noToken() error {
 	return refusal.Unauthorized("the request has no bearer token; log in, or give your kubeconfig a user with a token")
 }
 
-// protocolToken returns the token among the subprotocols. There must be another subprotocol, because the server has to
-// select one in its response.
+// protocolToken returns the token that the client passed as one of the subprotocols. There must be another subprotocol,
+// because the server has to select one in its response.
 func protocolToken(h http.Header) (string, error) {
 	var encoded string
 	var others int

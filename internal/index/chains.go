@@ -148,7 +148,7 @@ func RoleTo[B roleUser](
 	})
 }
 
-// RoleToRoles returns a role template and the templates that inherit it.
+// RoleToRoles returns a role template and the templates that inherit from it.
 func RoleToRoles(ctx context.Context, reader client.Reader, role client.Object) ([]types.NamespacedName, error) {
 	var templates v1.RoleTemplateList
 	if err := reader.List(ctx, &templates, client.UnsafeDisableDeepCopy); err != nil {

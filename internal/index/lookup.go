@@ -78,7 +78,7 @@ func ProjectsListing(
 	return found, nil
 }
 
-// Inheritors returns the name of a role template and the names of all templates that inherit it, directly or
+// Inheritors returns the name of a role template and the names of all templates that inherit from it, directly or
 // indirectly.
 func Inheritors(templates []v1.RoleTemplate, name string) []string {
 	heirs := []string{name}

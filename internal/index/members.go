@@ -17,7 +17,7 @@ import (
 
 // Problem is the reason why the members that an object targets cannot be determined.
 type Problem struct {
-	// Reason is the reason of the Ready condition.
+	// Reason is the reason in the Ready condition.
 	Reason string
 	// Message tells the user what to do.
 	Message string

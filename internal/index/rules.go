@@ -51,7 +51,7 @@ func OutlineRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{APIGroups: []string{outlined}, ResourceNames: []string{hex.EncodeToString(hash.Sum(nil))}}}
 }
 
-// SameRules reports whether a Role has the desired rules. The argument kept is the result of OutlineRules.
+// SameRules reports whether a Role has the desired rules. The kept argument is the result of OutlineRules.
 func SameRules(kept, want []rbacv1.PolicyRule) bool {
 	return reflect.DeepEqual(kept, want) || reflect.DeepEqual(kept, OutlineRules(want))
 }

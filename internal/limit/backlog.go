@@ -71,7 +71,7 @@ func NewBacklog(bounds BacklogBounds, cut func(Scope)) *Backlog {
 	return b
 }
 
-// Flow starts a response. The function cut must end the write in progress. It is called at most once, without any lock
+// Flow starts a response. The cut function must end the write in progress. It is called at most once, without any lock
 // held, and never after Close has returned. The caller must close the flow.
 func (b *Backlog) Flow(from Origin, cut func()) *Flow {
 	b.mu.Lock()

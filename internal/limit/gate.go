@@ -115,7 +115,7 @@ func NewGate(bounds Bounds, observer Observer) *Gate {
 }
 
 // Enter returns a seat. If there is no free seat, it waits as long as the limits allow, and then returns a *FullError.
-// If ctx ends first, it returns the cause.
+// If ctx is done first, it returns the cause.
 func (g *Gate) Enter(ctx context.Context, who Requester) (*Seat, error) {
 	g.mu.Lock()
 	user, member := use(g.users, who.User), use(g.members, who.Member)

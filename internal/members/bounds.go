@@ -27,10 +27,9 @@ type Bounds struct {
 	WorkspaceTunnels int
 }
 
-// DefaultBounds returns the bounds that apply unless the configuration overrides them. They allow a Cluster to run five
-// agent replicas, plus one during an update, where each replica opens a new tunnel before it closes its old one. They
-// allow a workspace to have a thousand Clusters with two agent replicas each, even if all of these replicas reconnect
-// at once.
+// DefaultBounds returns the bounds that apply unless the configuration overrides them. A Cluster can run five agent
+// replicas, plus one during an update, and each replica can open a new tunnel before it closes its old one. A workspace
+// can have a thousand Clusters with two agent replicas each, even if all of these replicas reconnect at once.
 func DefaultBounds() Bounds {
 	return Bounds{ClusterTunnels: 12, WorkspaceTunnels: 4000}
 }
@@ -95,8 +94,8 @@ func (a *Admission) admitLocked(name types.NamespacedName) (time.Duration, error
 	return 0, nil
 }
 
-// suspend closes the member's tunnels to this replica because its agent sends too much data. The member cannot open
-// another tunnel for a minute. The argument "what" names the kind of data, for example "reports".
+// suspend closes the member's tunnels to this replica because the member's agent sends too much data. The member cannot
+// open another tunnel for a minute. The what argument names the kind of data, for example "reports".
 func (a *Admission) suspend(name types.NamespacedName, what string) {
 	a.table.mu.Lock()
 	m := a.table.memberLocked(name)

@@ -105,9 +105,9 @@ func (c *Calls) StartHostInstructions(name types.NamespacedName, give HostInstru
 	return c.start(name, give.Version, ask)
 }
 
-// StartUninstall sends a request to a member's agent in the background, asking the agent to uninstall itself, unless
-// the same call is still running or ended less than CallPause ago. It returns the state of the call. The request is
-// sent to the leading agent, because only the leading agent removes the delivered objects.
+// StartUninstall asks a member's agent to uninstall itself, unless the same call is still running or ended less than
+// CallPause ago. The request is sent in the background. It returns the state of the call. The request is sent to the
+// leading agent, because only the leading agent removes the delivered objects.
 func (c *Calls) StartUninstall(name types.NamespacedName) Call {
 	return c.start(name, "", agentRequest{method: http.MethodPost, path: protocol.PathUninstall, toLeader: true})
 }

@@ -33,8 +33,8 @@ const (
 	examineEvery = 5 * time.Second
 	// askTimeout is the timeout for one query. A suspended process accepts the query but never responds.
 	askTimeout = 5 * time.Second
-	// cloneGone is how long all agents must agree before the member counts as one cluster again. It is the duration of the
-	// agents' Lease, so that an agent of the other cluster has time to reconnect if it was only restarted.
+	// cloneGone is how long all agents must agree before the member counts as one cluster again. It equals the duration of
+	// the agents' Lease, so that an agent of the other cluster has time to reconnect if it was only restarted.
 	cloneGone = 15 * time.Second
 	// doubtLimit is how long an unresponsive leader can delay the delivery of sets to its successor. If the leader's
 	// process hangs, its tunnel is closed sooner.
@@ -148,8 +148,8 @@ func (m *member) leaders() int {
 }
 
 // leaders tracks which of a member's agents claim to be the leader. Normally, exactly one agent does. If two agents do,
-// leaders determines whether two clusters share the member's identity. If none has done so for LeaderPatience, leaders
-// notifies the listeners.
+// leaders determines whether two clusters share the member's identity. If no agent has claimed to be the leader for
+// LeaderPatience, leaders notifies the listeners.
 type leaders struct {
 	table   *table
 	notices *Notices

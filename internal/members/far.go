@@ -80,7 +80,7 @@ func (m *member) farLeader() route {
 	return found
 }
 
-// followFar reads the lines that an agent sends through another replica until ctx ends.
+// followFar reads the lines that an agent sends through another replica. It returns when ctx is done.
 func (s *Followers) followFar(ctx context.Context, f *remoteStream) {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		err := f.stream.read(ctx, func() (streamRequest, error) {

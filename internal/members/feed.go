@@ -124,8 +124,8 @@ func (t *table) recordLocked(name types.NamespacedName) Record {
 	return record
 }
 
-// Replicas sends the state of the members that are connected to this replica to each of the hub's other replicas
-// through a Feed. It also holds the state of the members that are connected to other replicas, in one Mirror per
+// Replicas sends the state of the members that are connected to this replica to the hub's other replicas. Each of them
+// reads a Feed. Replicas also holds the state of the members that are connected to other replicas, in one Mirror per
 // replica.
 type Replicas struct {
 	table   *table

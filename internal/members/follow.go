@@ -102,7 +102,7 @@ func (s *Followers) follow(subject string) {
 	}
 }
 
-// Lead follows the sets and plans of all members until ctx ends. Only the hub's leading replica calls it.
+// Lead follows the sets and plans of all members until ctx is done. Only the hub's leading replica calls it.
 func (s *Followers) Lead(ctx context.Context) error {
 	s.table.mu.Lock()
 	s.following.leading = true

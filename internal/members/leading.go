@@ -139,7 +139,7 @@ func (m *member) leadingInstance(routes []route) (instance string, known bool) {
 	return instance, known
 }
 
-// LeaderPatience is how long a connected member may have no leading agent before the hub reports the problem. If a
+// LeaderPatience is how long a connected member may be without a leading agent before the hub reports the problem. If a
 // leader is killed, a new one takes over within 19 s.
 const LeaderPatience = time.Minute
 

@@ -31,8 +31,8 @@ func AdmissionTime(agents int) time.Duration {
 // reconnecting therefore does not count as many members. losses is guarded by table.mu.
 type losses struct {
 	admitted time.Time // when the queue will be empty
-	// many is the time at which the queue was expected to be empty when it last became longer than manyTime. It is zero if
-	// the queue has never been that long.
+	// many is the value that admitted had when the queue was last longer than manyTime. It is zero if the queue has never
+	// been that long.
 	many time.Time
 }
 

@@ -46,7 +46,7 @@ func (r *Replicas) Mirror(replica string) *Mirror {
 	return &Mirror{table: r.table, notices: r.notices, replica: replica, rounds: map[types.NamespacedName]int{}}
 }
 
-// Begin records that the replica starts to report its members, and that the function via returns transports to them.
+// Begin records that the replica starts to report its members, and that the via function returns transports to them.
 // via must not block. Complete then removes the members that the replica has not reported again.
 func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
 	m.table.mu.Lock()

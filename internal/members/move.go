@@ -39,11 +39,11 @@ const (
 )
 
 // Move asks the agents of all tunnels to this replica to open a new tunnel through the hub's address and then close the
-// current tunnel. The agents may continue to use the current tunnel for the duration keep. Move does not ask agents
+// current tunnel. The agents may continue to use the current tunnel for the keep duration. Move does not ask agents
 // faster than the other replicas can accept them. It returns how many agents have moved and how many have stayed.
 //
 // An agent has stayed if it did not respond, does not support the request, or had not moved when Move returned. Move
-// returns when ctx ends or when no agent has moved for 10 s.
+// returns when ctx is done or when no agent has moved for 10 s.
 func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed int) {
 	sessions := t.open()
 	limiter := rate.NewLimiter(rate.Limit(movesPerCore*runtime.GOMAXPROCS(0)), moveBurst)
@@ -153,7 +153,7 @@ func (l *leaving) Drain(ctx context.Context) error {
 	return l.Session.Drain(ctx)
 }
 
-// await returns when the agent has announced that it is disconnecting, or when the tunnel or ctx has ended.
+// await returns when the agent has announced that it is disconnecting, or when the tunnel or ctx is done.
 func (l *leaving) await(ctx context.Context) {
 	select {
 	case <-l.going.Done():

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits on complete reports that are still being received. They apply to all streams of one member together. They are
+// Limits on complete reports that are still being received. All streams of one member share these limits. They are
 // needed because a member may have twelve tunnels, each report is held in memory until it is complete, and the agent
 // may be malicious. An agent that moves to another replica sends complete reports through two tunnels at once.
 const (
@@ -18,8 +18,8 @@ const (
 	offerRate  = rate.Limit(maxSets+maxPlans) / 10 // bytes per second
 )
 
-// Limits on all other lines. The limits apply to all streams of one member together. A line costs one unit, plus one
-// unit per KiB, because decoding 64 KiB can take 10 ms of CPU time.
+// Limits on all other lines. All streams of one member share these limits. A line costs one unit, plus one unit per
+// KiB, because decoding 64 KiB can take 10 ms of CPU time.
 const (
 	lineRate, lineBurst = 400, 10_000
 	lineUnit            = 1 << 10

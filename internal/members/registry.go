@@ -53,7 +53,7 @@ type Session interface {
 	Done() <-chan struct{}
 	// Err returns why the tunnel ended.
 	Err() error
-	// Drain stops accepting requests, and closes the tunnel when the requests in progress have ended or ctx ends.
+	// Drain stops accepting requests, and closes the tunnel when the requests in progress have ended or ctx is done.
 	Drain(ctx context.Context) error
 	// Close ends the tunnel.
 	Close() error

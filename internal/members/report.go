@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Limits on the rate at which the hub processes the reports of one agent. When reports arrive faster, the hub skips all
-// but the latest.
+// Limits on the rate at which the hub processes the reports from one agent. When reports arrive faster, the hub skips
+// all but the latest.
 const (
 	reportsPerSecond = 1
 	reportBurst      = 10

@@ -18,8 +18,8 @@ type route struct {
 	carrier   http.RoundTripper // nil if the replica that holds the tunnel cannot be reached
 }
 
-// best returns the best route whose ID is not in the list tried, and false if there is none. The list contains the
-// routes through which the request could not be sent.
+// best returns the best route whose ID is not in tried, and false if there is none. tried lists the routes through
+// which the request could not be sent.
 //
 // Only the newest tunnel of each agent process is considered, because the agent will soon close its older tunnels. Pods
 // of the agent's Deployment are preferred to node agents, then tunnels that end at this replica, and then newer

@@ -32,8 +32,8 @@ type State struct {
 	// Left is true if the last tunnel ended because the agent disconnected, either to stop or to move to another
 	// replica.
 	Left bool
-	// NoLeader is the start of the current period without a leader among the member's connected agents. It is zero if
-	// one of them is the leader, or if the period is still shorter than LeaderPatience.
+	// NoLeader is the start of the current period in which none of the member's connected agents is the leader. It is zero
+	// if one of them is the leader, or if the period is still shorter than LeaderPatience.
 	NoLeader time.Time
 	// Clones identifies two clusters that share the member's identity. It is nil if there are none.
 	Clones *Clones

@@ -84,8 +84,8 @@ type streamRequest struct {
 	subjects []string
 }
 
-// read reads lines until the stream ends, and reopens the stream whenever it is restarted. The function "what"
-// returns the request to send. The error is ErrReportEnded if the agent ended the stream normally. Otherwise, it is
+// read reads lines until the stream ends, and reopens the stream whenever it is restarted. The what function returns
+// the request to send. The error is ErrReportEnded if the agent ended the stream normally. Otherwise, it is
 // ErrReportMalformed, ErrTooFast, errNoReport or an error from the transport.
 func (s *stream) read(ctx context.Context, what func() (streamRequest, error)) error {
 	for {

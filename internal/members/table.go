@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// table holds the state of all members and is shared by the parts of a Registry. Methods whose names end in Locked must
-// be called with mu held.
+// table holds the state of all members. The parts of a Registry share it. Methods whose names end in Locked must be
+// called with mu held.
 //
 // There is only one lock, because changes to a member must be atomic for all parts. For example, a new tunnel affects
 // the losses, the waiting requests, the feeds and the tunnel count of the workspace.

@@ -113,7 +113,7 @@ func withCause(err, cause error) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// await returns the best route that is not in the list tried. If none is available, it waits until the given time.
+// await returns the best route that is not in the tried list. If none is available, it waits until the given time.
 func (t *Transports) await(
 	ctx context.Context, name types.NamespacedName, tried []string, until time.Time,
 ) (route, error) {

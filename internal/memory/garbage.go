@@ -52,8 +52,8 @@ func (c *collector) adjust(struct{}) {
 	runtime.AddCleanup(new([leastObject]byte), c.adjust, struct{}{})
 }
 
-// percentLocked returns the limit for garbage as a percentage of the argument held. Like the runtime, held counts
-// objects, stacks and globals.
+// percentLocked returns the limit for garbage as a percentage of held, the size of the held memory. Like the runtime,
+// held counts objects, stacks and globals.
 func (c *collector) percentLocked(held uint64) int {
 	held = max(held, leastHeap)
 	c.peak = max(c.peak, held+c.garbage, held+held*uint64(max(c.configured, 0))/100)

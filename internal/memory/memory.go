@@ -23,16 +23,16 @@ const (
 	share      = 16
 )
 
-// ReturnWhenCalm returns memory to the system whenever the process becomes calm after a burst of work, until ctx ends.
-// Without it, the process would keep the memory that was used during the burst, because the runtime collects garbage
-// only when the heap has grown by GOGC percent, or after two minutes. An idle heap hardly grows.
+// ReturnWhenCalm returns memory to the system whenever the process becomes calm after a burst of work, until ctx is
+// done. Without it, the process would keep the memory that was used during the burst, because the runtime collects
+// garbage only when the heap has grown by GOGC percent, or after two minutes. An idle heap hardly grows.
 func ReturnWhenCalm(ctx context.Context) { returnWhenCalm(ctx, func() {}) }
 
 // Manage does the same as ReturnWhenCalm, and also lets the process use more memory until the memory is returned.
 // Garbage may grow to the given number of bytes before it is collected, even if GOGC allows less. The heap may grow to
 // the largest size that was allowed before. This saves CPU time, because a collection scans every object and stack,
 // even if there is little garbage. In a small process, collections would otherwise take a tenth of the CPU time of a
-// request, and more after half of the members were lost at once and reconnect.
+// request, and more when half of the members are lost at once and reconnect.
 func Manage(ctx context.Context, garbage uint64) {
 	returnWhenCalm(ctx, startCollector(garbage).returned)
 }

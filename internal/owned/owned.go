@@ -66,7 +66,7 @@ func ReadSecret(ctx context.Context, reader client.Reader, name types.Namespaced
 	return secret, nil
 }
 
-// WriteSecret creates a Secret if the argument read is nil. Otherwise, it applies the configuration to the Secret that
+// WriteSecret creates a Secret if the read argument is nil. Otherwise, it applies the configuration to the Secret that
 // was read. The error is AlreadyExists or Conflict if the Secret has changed in the meantime.
 func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, want *corev1ac.SecretApplyConfiguration,
 ) error {
@@ -112,7 +112,7 @@ func Apply(ctx context.Context, hub client.Writer, part *unstructured.Unstructur
 	return hub.Apply(ctx, client.ApplyConfigurationFromUnstructured(part), by, client.ForceOwnership)
 }
 
-// SetFinalizer adds or removes a finalizer of an object that was read. The argument change is
+// SetFinalizer adds or removes a finalizer of an object that was read. The change argument is
 // controllerutil.AddFinalizer or RemoveFinalizer. SetFinalizer patches only the finalizers, because the status is
 // written elsewhere. If the object has been deleted, it returns no error. If the object has changed, it returns a
 // Conflict.

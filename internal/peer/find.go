@@ -22,7 +22,7 @@ import (
 // portName is the name of the replicas' port in their Service.
 const portName = "peers"
 
-// Finder finds the replicas until ctx ends. It calls found with the addresses (host:port) of all replicas initially,
+// Finder finds the replicas until ctx is done. It calls found with the addresses (host:port) of all replicas initially,
 // and whenever they change.
 type Finder func(ctx context.Context, found func(addresses []string)) error
 

@@ -112,7 +112,7 @@ func New(o Options) *Network {
 	return n
 }
 
-// Run listens and serves until ctx ends.
+// Run listens and serves until ctx is done.
 func (n *Network) Run(ctx context.Context) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", n.options.Listen)
 	if err != nil {
@@ -121,7 +121,7 @@ func (n *Network) Run(ctx context.Context) error {
 	return n.Serve(ctx, listener)
 }
 
-// Serve links this replica with the other replicas until ctx ends, and returns when all links and goroutines of the
+// Serve links this replica with the other replicas until ctx is done, and returns when all links and goroutines of the
 // Network have ended. It must be called only once.
 func (n *Network) Serve(ctx context.Context, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -159,7 +159,7 @@ func (n *Network) begin(ctx context.Context) {
 	n.ctx, n.start = ctx, time.Now()
 }
 
-// find runs the Finder until ctx ends, and restarts it when it fails, so that this replica keeps track of the others
+// find runs the Finder until ctx is done, and restarts it when it fails, so that this replica keeps track of the others
 // when the API server is temporarily unavailable.
 func (n *Network) find(ctx context.Context) {
 	for ctx.Err() == nil {

@@ -118,7 +118,7 @@ func readPolicies(folder fs.FS, patterns []string) ([]policy, error) {
 	return slices.SortedFunc(maps.Values(byName), func(a, b policy) int { return strings.Compare(a.Name, b.Name) }), nil
 }
 
-// Start checks the policies until ctx ends, on every replica.
+// Start checks the policies until ctx is done, on every replica.
 func (p *Watch) Start(ctx context.Context) error {
 	wait.UntilWithContext(ctx, p.look, policiesEvery)
 	return nil

@@ -162,7 +162,7 @@ type Report struct {
 	Capabilities
 }
 
-// Remnants are objects that remain in the member although they are no longer wanted. Only the leader reports them.
+// Remnants are objects that remain in the member even though they are no longer wanted. Only the leader reports them.
 type Remnants struct {
 	// Left names sets that were delivered before the agent was switched to the ReadOnly profile. The agent is no
 	// longer allowed to remove them. The names are values of v1.LabelSet. There are at most 16.
@@ -195,9 +195,9 @@ type Deployment struct {
 	// NotReady explains why pods of the current Deployment are not ready by its deadline. It is at most 512 bytes
 	// long.
 	NotReady string `json:"notReady,omitempty"`
-	// NodeAgents explains why the member has no node agents although it should have some. It is at most 512 bytes long.
+	// NodeAgents explains why the member has no node agents even though it should have some. It is at most 512 bytes long.
 	NodeAgents string `json:"nodeAgents,omitempty"`
-	// Direct explains why the member's API servers have no authenticator for users' tokens although they should have
+	// Direct explains why the member's API servers have no authenticator for users' tokens even though they should have
 	// one. It is at most 512 bytes long.
 	Direct string `json:"direct,omitempty"`
 	// Failed is the digest of the last Deployment that was rolled back or refused. It never identifies the current
@@ -250,7 +250,8 @@ func (r *UninstallResult) Bound() {
 	}
 }
 
-// Term is one term of leadership among the agent's replicas. A term never returns after another term has started.
+// Term is the period in which one of the agent's replicas is the leader. A term never returns after another term has
+// started.
 type Term struct {
 	// Term identifies the leader, the start of its term, and the number of earlier terms. It is empty while no
 	// replica is the leader. It is at most MaxTerm bytes long.

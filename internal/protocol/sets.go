@@ -19,9 +19,8 @@ import (
 // SetTimeout, the SetState is Pending. An ID needs no escaping; see set.ValidID. State changes are streamed on
 // PathReport.
 //
-// Only the leader among the agent's replicas serves sets. Other replicas respond with 421. A response with 413 means
-// that the set is larger than set.MaxSize. A response with 422 is a permanent refusal, and its body contains the
-// reason.
+// Only the replica that is the leader serves sets. Other replicas respond with 421. A response with 413 means that the
+// set is larger than set.MaxSize. A response with 422 is a permanent refusal, and its body contains the reason.
 const PathSets = "/v1/sets"
 
 // FeatureSets in Report.Features means that the agent accepts sets and reports them on PathReport. Older agents have

@@ -30,7 +30,8 @@ func AllSubjects() []string { return []string{SubjectReport, SubjectSets, Subjec
 // an older hub, asks for SubjectReport.
 const querySubject = "subject"
 
-// MaxLine is the maximum length of a line of PathReport, in bytes. The hub closes the tunnel if a line is longer.
+// MaxLine is the maximum length, in bytes, of a line in the response to PathReport. The hub closes the tunnel if a line
+// is longer.
 const MaxLine = 64 << 10
 
 // StreamPath returns the path and query for a stream of lines about the given subjects.
@@ -46,7 +47,8 @@ func Subjects(u *url.URL) []string {
 	return []string{SubjectReport}
 }
 
-// Line is a line of PathReport. It contains either the fields of a report, a set event, or a plan event.
+// Line is a line in the response to PathReport. It contains either the fields of a report, a set event, or a plan
+// event.
 type Line struct {
 	*Report
 	Set  *SetEvent  `json:"set,omitempty"`

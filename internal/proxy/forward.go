@@ -123,8 +123,8 @@ func (t target) write(u, base *url.URL) {
 	}
 }
 
-// callTransport sends each request through the transport of its call. It refuses requests that have no call with an
-// identity.
+// callTransport sends each request through the transport of its call. It refuses a request that has no call, or whose
+// call has no identity.
 type callTransport struct{}
 
 // RoundTrip implements http.RoundTripper.

@@ -34,7 +34,7 @@ const (
 	reviewTimeout = 8 * time.Second
 )
 
-// impersonation is the user that the sender of a request acts as in the member.
+// impersonation describes the user whom the sender of a request impersonates in the member.
 type impersonation struct {
 	user   string
 	uid    string

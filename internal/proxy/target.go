@@ -119,7 +119,7 @@ func (t target) relocate(location string) (string, bool) {
 		return "", false
 	}
 	if (u.Scheme != "" || u.Host != "") && !strings.HasPrefix(u.Path, "/api/") && !strings.HasPrefix(u.Path, "/apis/") {
-		return "", false // an API server that redirects to its own address stays below its own paths
+		return "", false // an API server that redirects to its own address stays under its own paths
 	}
 	destination := u.Path
 	switch {

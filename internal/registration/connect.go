@@ -44,7 +44,7 @@ func KeyID(key ed25519.PublicKey) string {
 
 // Authenticate verifies a request's connect token. If it returns false, it has already written the response.
 //
-// A client that cannot prove to be the agent of the Cluster that it names always receives 410, whether or not the
+// A client that cannot prove that it is the agent of the Cluster that it names always receives 410, whether or not the
 // Cluster exists. The agent then waits for a long time before it tries again, and checks for a new join token.
 func (s *Server) Authenticate(w http.ResponseWriter, r *http.Request) (Agent, bool) {
 	token, ok := bearer(r)
@@ -176,7 +176,7 @@ type replayGuard struct {
 	swept time.Time
 }
 
-// use records the ID of an agent's token. The parameter expires is the time when the token expires. It returns an error
+// use records the ID of an agent's token. The expires parameter is the time when the token expires. It returns an error
 // if the ID has been used before.
 func (g *replayGuard) use(agent, id string, now, expires time.Time) error {
 	g.mu.Lock()

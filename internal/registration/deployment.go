@@ -24,11 +24,11 @@ import (
 
 // Time limits for rolling out and stopping an agent's Deployment.
 const (
-	// progressDeadline is how many seconds a new pod has to pull its image and connect. If the pod takes longer, the
-	// agent restores the previous Deployment.
+	// progressDeadline is the number of seconds that a new pod has to pull its image and connect. If the pod takes longer,
+	// the agent restores the previous Deployment.
 	progressDeadline = 120
-	// gracePeriod is how many seconds an agent has to stop. It is 10 seconds longer than agent/daemon.StopTimeout.
-	// StopTimeout is the time that requests in progress have to finish.
+	// gracePeriod is the number of seconds that an agent has to stop. It is 10 seconds longer than
+	// agent/daemon.StopTimeout. StopTimeout is the time that requests in progress have to finish.
 	gracePeriod = 130
 )
 
@@ -254,8 +254,8 @@ func controlPlaneTolerations() []*corev1ac.TolerationApplyConfiguration {
 	return all
 }
 
-// nodeLossSeconds is how long a replica stays bound to a lost node. The Kubernetes default of five minutes is too long
-// for the agent.
+// nodeLossSeconds is the number of seconds for which a replica stays bound to a lost node. The Kubernetes default of
+// five minutes is too long for the agent.
 const nodeLossSeconds = 30
 
 // lossTolerations returns tolerations that let the agent be replaced soon after its node is lost. Both replicas may

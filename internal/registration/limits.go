@@ -21,8 +21,8 @@ const (
 	// them. When the limit is reached, agents are asked to retry a little later, when the cache has caught up.
 	lookupsPerSecond = 20
 	lookupBurst      = 100
-	// These constants limit the join requests for one Cluster. The limit applies to all clients that have the Cluster's
-	// token together, even after the token has been used.
+	// These constants limit the join requests for one Cluster. All clients that have the Cluster's token share the limit,
+	// even after the token has been used.
 	joinsPerSecond = 1
 	joinBurst      = 10
 	// These constants limit the status updates of Clusters that a client has named without proof. Any client that can

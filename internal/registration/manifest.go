@@ -44,8 +44,8 @@ type ManifestInput struct {
 // ReadOnly, because such an agent accepts no sets and therefore cannot review tokens.
 func (in ManifestInput) direct() bool { return in.APIServer && in.Agent.Profile != v1.ProfileReadOnly }
 
-// Manifests creates manifests. It marshals the parts that all members share only once, because thousands of manifests
-// differ only in their tokens. The zero value is ready to use and is safe for concurrent use.
+// Manifests creates manifests. Thousands of manifests differ only in their tokens, so the parts that all members share
+// are marshaled once. The zero value is ready to use and is safe for concurrent use.
 type Manifests struct {
 	mu     sync.Mutex // guards the fields below
 	shared string     // the key of parts
@@ -95,7 +95,7 @@ func (m *Manifests) Deployment(in ManifestInput) (Deployment, error) {
 	return parts.deployment, nil
 }
 
-// around returns the parts of the manifest. It caches the parts for the last key, because few Clusters have their own
+// around returns the parts of the manifest. It caches only the parts for the most recent key, because few Clusters set
 // spec.agent.
 func (m *Manifests) around(in ManifestInput) (*manifestParts, error) {
 	key, err := in.key()
@@ -151,8 +151,8 @@ func marshal(objects ...any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// apply is the command that applies the manifest. Because of server-side apply, it takes over an agent that was
-// installed with kubectl or a GitOps tool without a warning or conflict, even if the agent has changed its
+// apply is the command that applies the manifest. Because of server-side apply, it can take over an agent that was
+// installed with kubectl or a GitOps tool. There is no warning or conflict, even if the agent has changed its
 // Deployment. Server-side apply also does not copy the join token into an annotation.
 const apply = "kubectl apply --server-side --force-conflicts -f -"
 

@@ -31,14 +31,14 @@ import (
 
 // Keys in the Secret "<cluster>-registration".
 const (
-	// KeyToken is the join token.
+	// KeyToken is the key of the join token.
 	KeyToken = "token"
-	// KeyManifestURL is the URL of the agent's manifest. No other credential is needed to fetch it. The URL works
-	// until its token has been used or has expired.
+	// KeyManifestURL is the key of the URL of the agent's manifest. No other credential is needed to fetch it. The URL
+	// works until the token in it has been used or has expired.
 	KeyManifestURL = "manifest-url"
-	// KeyCommand is the command that an administrator runs in the member.
+	// KeyCommand is the key of the command that an administrator runs in the member.
 	KeyCommand = "command"
-	// KeyManifest is the agent's manifest itself.
+	// KeyManifest is the key of the agent's manifest.
 	KeyManifest = "manifest.yaml"
 )
 
@@ -86,8 +86,8 @@ func secretName(cluster string) string {
 	return RegistrationSecret(types.NamespacedName{Namespace: namespace, Name: name}).Name
 }
 
-// ReadToken reads the join token from a Cluster's registration Secret. The argument ttl comes from the Cluster's spec.
-// If the Secret lacks Drover's annotations, the token counts as expired, so that reading fails closed.
+// ReadToken reads the join token from a Cluster's registration Secret. ttl comes from the Cluster's spec. If the Secret
+// lacks Drover's annotations, the token counts as expired, so that reading fails closed.
 func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	value := string(secret.Data[KeyToken])
 	created, err := time.Parse(time.RFC3339, secret.Annotations[annotationTokenCreated])
@@ -178,7 +178,7 @@ func contentOf(secret *corev1.Secret) string {
 	return contentDigest(secret.Data)
 }
 
-// contentDigest returns a digest of everything in a registration Secret except the token.
+// contentDigest returns a digest of a registration Secret's content, except the token.
 func contentDigest(data map[string][]byte) string {
 	hash := sha256.New()
 	for _, key := range []string{KeyManifestURL, KeyCommand, KeyManifest} {

@@ -39,12 +39,13 @@ const (
 type Reach int
 
 const (
-	// Public includes only public addresses.
+	// Public means that only public addresses are allowed.
 	Public Reach = iota
-	// Private also includes private addresses (RFC 1918, RFC 4193, shared address space), for sites that run their
-	// own channel server.
+	// Private means that private addresses (RFC 1918, RFC 4193, shared address space) are also allowed, for sites that run
+	// their own channel server.
 	Private
-	// Anywhere also includes this machine and link-local addresses, at which cloud providers serve credentials.
+	// Anywhere means that this machine and link-local addresses are also allowed. Cloud providers serve credentials at
+	// link-local addresses.
 	Anywhere
 )
 

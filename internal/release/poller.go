@@ -63,7 +63,7 @@ type channelState struct {
 	wanted   time.Time
 }
 
-// ownSlots are the slots of one workspace. The field tasks is guarded by Poller.mu.
+// ownSlots are the slots of one workspace. The tasks field is guarded by Poller.mu.
 type ownSlots struct {
 	slots chan struct{}
 	tasks int
@@ -82,7 +82,7 @@ func (p *Poller) OnPolled(f func(channel string)) {
 	p.ended = append(p.ended, f)
 }
 
-// Start sends requests until ctx ends, and returns when no request is in progress.
+// Start sends requests until ctx is done. It returns once no request is in progress.
 func (p *Poller) Start(ctx context.Context) error {
 	p.mu.Lock()
 	p.ctx = ctx

@@ -129,7 +129,7 @@ func (g *Group) Counts() Counts {
 	return Counts{Requests: g.under[Short], Watches: g.under[Watch], Sessions: g.under[Session]}
 }
 
-// Wait returns nil once no request is in progress, or an error if ctx ends first.
+// Wait returns nil once no request is in progress, or an error if ctx is done first.
 func (g *Group) Wait(ctx context.Context) error {
 	select {
 	case <-g.whenEmpty():

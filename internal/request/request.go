@@ -38,7 +38,7 @@ type Info struct {
 	Long bool
 }
 
-// Of describes a request. The argument path is the decoded path in the Kubernetes API behind the hub. Everything else
+// Of describes a request. The path argument is the decoded path in the Kubernetes API behind the hub. Everything else
 // comes from r.
 func Of(r *http.Request, path string) Info {
 	i := Info{Path: path, Verb: plainVerb(r.Method)}

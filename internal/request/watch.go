@@ -76,9 +76,9 @@ type watchBody struct {
 	deadline *time.Timer
 }
 
-// EndWatch makes the response to a watch end when ctx ends. If ctx ends between two events, the response ends
-// immediately. If ctx ends during an event, the response ends after that event. If the event is not complete within 5
-// s, the response ends with ErrBrokenOff.
+// EndWatch makes the response to a watch end when ctx is done. If ctx is done between two events, the response ends
+// immediately. If ctx is done during an event, the response ends after that event. If the event is not complete within
+// 5 s, the response ends with ErrBrokenOff.
 func EndWatch(ctx context.Context, response *http.Response) { endWatch(response, nil, ctx) }
 
 // EndWatchOrFailure is like EndWatch, but the response also ends normally if the source fails between two events and

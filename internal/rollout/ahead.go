@@ -30,8 +30,8 @@ func (f *Fleet) ahead(c *Cluster) bool {
 		return false
 	}
 	if s.Revision == f.plan.Revision {
-		// The member compared its nodes with the plan's current revision. No node has this revision, although the
-		// claim is complete.
+		// The member compared its nodes with the plan's current revision. No node has this revision, even though the claim is
+		// complete.
 		return f.current(c) && !f.plan.Pace.Paused && s.Reason == v1.ReasonPaused && s.Complete == 0
 	}
 	if s.Complete == 0 || s.Revision == "" || s.Revision == c.Claim.Revision ||
@@ -41,7 +41,7 @@ func (f *Fleet) ahead(c *Cluster) bool {
 	return f.current(c) || s.Reason == v1.ReasonComplete
 }
 
-// unlooked reports whether a member's claim is complete although the member reports a different revision. Such a member
+// unlooked reports whether a member's claim is complete but the member reports a different revision. Such a member
 // first receives the plan with paused set, and then reports how many of its nodes have completed the plan.
 func (f *Fleet) unlooked(c *Cluster) bool {
 	return f.current(c) && c.Claim.Complete != nil && c.Status != nil && c.Status.Revision != f.plan.Revision

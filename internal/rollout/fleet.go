@@ -22,10 +22,10 @@ const Rest = "rest"
 type FleetPlan struct {
 	Name string
 	Pace Pace
-	// Hash and Revision are the results of the functions of the same name for the spec that members receive.
+	// Hash and Revision are the results of the functions with these names, for the spec that members receive.
 	Hash, Revision string
-	// Resume is the Plan's annotation v1.AnnotationResume. A user sets it to the current revision to continue the
-	// plan although members are ahead.
+	// Resume is the Plan's annotation v1.AnnotationResume. A user sets it to the current revision to continue the plan
+	// even though members are ahead.
 	Resume string
 	// ApprovalRevision is the result of the function of the same name. Approvals are the approvals in the spec.
 	ApprovalRevision string
@@ -113,13 +113,14 @@ type FleetDecision struct {
 type Delivery string
 
 const (
-	// DeliverNothing removes the plan from the member.
+	// DeliverNothing means that the plan is removed from the member.
 	DeliverNothing Delivery = "Nothing"
-	// DeliverPaused delivers the plan to the member with the paused field set. Work that is in progress finishes.
+	// DeliverPaused means that the plan is delivered with the paused field set. Work that is in progress finishes.
 	DeliverPaused Delivery = "Paused"
-	// DeliverPlan delivers the plan to the member unchanged.
+	// DeliverPlan means that the plan is delivered unchanged.
 	DeliverPlan Delivery = "Plan"
-	// DeliverUnchanged keeps the plan that the member has, because its agent has not yet reported which plan that is.
+	// DeliverUnchanged means that the member keeps the plan that it has, because its agent has not yet reported which plan
+	// that is.
 	DeliverUnchanged Delivery = "Unchanged"
 )
 
@@ -225,8 +226,8 @@ func (f *Fleet) join(w *wave, c *Cluster) {
 	}
 }
 
-// CountOf returns a member's wave and the counts for this member alone. The argument i is the member's index in the
-// slice that was passed to NewFleet. The wave is -1 if the plan does not select the member.
+// CountOf returns a member's wave and the counts for this member alone. i is the member's index in the slice that was
+// passed to NewFleet. The wave is -1 if the plan does not select the member.
 func (f *Fleet) CountOf(i int) (int, OmittedMembers) {
 	if f.of[i] < 0 {
 		return -1, OmittedMembers{}

@@ -91,7 +91,7 @@ func (v *view) do(s *Step) error {
 	return nil
 }
 
-// index adds those Jobs of the plan to the view for which the given function returns true.
+// index adds Jobs of the plan to the view: all Jobs for which the given function returns true.
 func (v *view) index(those func(*Job) bool) {
 	for i := range v.Jobs {
 		if j := &v.Jobs[i]; j.Plan == v.plan.Name && those(j) {
@@ -100,7 +100,7 @@ func (v *view) index(those func(*Job) bool) {
 	}
 }
 
-// Orphans returns the steps that release the nodes of plans that no longer exist. The argument plans maps the names of
+// Orphans returns the steps that release the nodes of plans that no longer exist. The plans argument maps the names of
 // existing plans to their UIDs.
 func Orphans(nodes []Node, plans map[string]string) []Step {
 	var steps []Step

@@ -294,8 +294,8 @@ func (f *Fleet) Waves() []v1.WaveStatus {
 	return all
 }
 
-// WaveOf returns the name of a member's wave. The argument i is the member's index in the slice that was passed to
-// NewFleet. The name is empty if the plan does not select the member.
+// WaveOf returns the name of a member's wave. i is the member's index in the slice that was passed to NewFleet. The
+// name is empty if the plan does not select the member.
 func (f *Fleet) WaveOf(i int) string {
 	if f.of[i] < 0 {
 		return ""

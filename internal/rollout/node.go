@@ -25,7 +25,7 @@ type Plan struct {
 
 // Member is the observed state of a cluster and its nodes.
 type Member struct {
-	// Nodes are all nodes of the member, sorted by name.
+	// Nodes lists all nodes of the member, sorted by name.
 	Nodes []Node
 	// Omitted contains the counts of nodes that are not in Nodes.
 	Omitted Omitted
@@ -172,13 +172,13 @@ type Drain struct {
 type Act string
 
 const (
-	// WriteNode writes Claim, Labels and Unschedulable to the Node in a single request.
+	// WriteNode means that Claim, Labels and Unschedulable are written to the Node in a single request.
 	WriteNode Act = "WriteNode"
-	// CreateJob creates Job.
+	// CreateJob means that Job is created.
 	CreateJob Act = "CreateJob"
-	// DeleteJob deletes the Job named in the field Job, and its pods, with foreground propagation.
+	// DeleteJob means that the Job named in the Job field is deleted together with its pods, using foreground propagation.
 	DeleteJob Act = "DeleteJob"
-	// StartDrain starts to evict the pods of the node.
+	// StartDrain means that the eviction of the node's pods starts.
 	StartDrain Act = "StartDrain"
 )
 

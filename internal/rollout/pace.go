@@ -21,7 +21,7 @@ type Pace struct {
 	Window *v1.TimeWindow
 	// MaxConcurrent is the maximum number of members in progress at the same time. It is at least 1.
 	MaxConcurrent int
-	// MaxFailed is how many members may fail before no more members start.
+	// MaxFailed is the number of members that may fail. If more members fail, no more members start.
 	MaxFailed int
 	// Waves start one after another. Members that are in none of these waves form the last wave.
 	Waves []Wave
@@ -60,7 +60,7 @@ func PaceOf(spec *v1.PlanSpec) Pace {
 type Status struct {
 	// Revision is the revision that the report refers to. Hash is the hash of the work on each node.
 	Revision, Hash string
-	// Reason is the reason of the Complete condition.
+	// Reason is the reason in the Complete condition.
 	Reason string
 	// Busy reports whether any nodes are in progress.
 	Busy bool
@@ -91,8 +91,8 @@ type Group struct {
 	Members, Failed int
 }
 
-// HeldBack returns the groups in which no more members may start. The result all is true if no more members may start
-// in any group. The function allowed returns how many of a number of members may fail.
+// HeldBack returns the groups in which no more members may start. The all result is true if no more members may start
+// in any group. The allowed function returns how many of a number of members may fail.
 //
 // A group is held back if too many of its own members have failed. All groups are held back if too many members have
 // failed even without counting the group with the most failures, so no single group can hold back the others. For each

@@ -31,7 +31,7 @@ type states[L client.ObjectList] struct {
 }
 
 // newConditionStates returns a collector for the named metric. It counts Clusters by the status and the reason of one
-// condition. The argument status is the name of the label for the condition's status.
+// condition. The status argument is the name of the label for the condition's status.
 func newConditionStates(reader client.Reader, condition, name, status string) prometheus.Collector {
 	help := fmt.Sprintf("Clusters by status and reason of their condition %s. Every replica counts all Clusters.",
 		condition)

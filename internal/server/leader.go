@@ -29,8 +29,8 @@ const leaseName = "drover-manager"
 // stops.
 var errLeaseLost = errors.New("the Lease could not be renewed")
 
-// Run runs a replica until ctx ends or a part fails. After all parts have ended, it stops the manager. The manager runs
-// the caches and the controllers.
+// Run runs a replica until ctx is done or a part fails. After all parts have ended, it stops the manager. The manager
+// runs the caches and the controllers.
 func Run(ctx context.Context, mgr ctrl.Manager, parts ...func(context.Context) error) error {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -93,8 +93,8 @@ func (l *Leader) Add(r manager.Runnable) error {
 	return nil
 }
 
-// Start makes this replica the leader whenever there is no other leader, until ctx ends. It releases the Lease when all
-// parts have ended. It returns an error if the Lease is lost or if the hub's etcd was restored.
+// Start makes this replica the leader whenever there is no other leader, until ctx is done. It releases the Lease when
+// all parts have ended. It returns an error if the Lease is lost or if the hub's etcd was restored.
 func (l *Leader) Start(ctx context.Context) error {
 	if !l.GetCache().WaitForCacheSync(ctx) {
 		return nil // ctx ended before this replica could become the leader
@@ -157,7 +157,7 @@ func restored(ctx context.Context) error {
 	return nil
 }
 
-// lead runs the parts that require leadership until ctx ends or a part fails.
+// lead runs the parts that require leadership until ctx is done or a part fails.
 func (l *Leader) lead(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
 	for _, runnable := range l.runnables {

@@ -94,7 +94,7 @@ func (s *Server) port(handler http.Handler) *http.Server {
 	}
 }
 
-// handler returns the chain of handlers that a request passes through. The context closing is canceled when users' next
+// handler returns the chain of handlers that a request passes through. The closing context is canceled when users' next
 // requests should go to another replica.
 func (s *Server) handler(ctx, closing context.Context) http.Handler {
 	users := s.Stop.Calls.Handler(s.telemetry.serve(s.Proxy)) // requests in progress, metrics, tracing, and then the proxy

@@ -47,7 +47,7 @@ type Server struct {
 	Proxy http.Handler
 	// Audit records the requests to the port. Start closes the log before it returns.
 	Audit *audit.Log
-	// Ready returns nil if this replica can serve requests, and otherwise the reason why it cannot yet.
+	// Ready returns nil if this replica can serve requests. Otherwise, it returns the reason why the replica is not ready.
 	Ready func() error
 	// SignIn is the issuer of users' tokens. It is nil if users do not sign in to this hub.
 	SignIn *signin.Server
@@ -55,7 +55,7 @@ type Server struct {
 	Catalog *catalog.Catalog
 	// Changes streams changes to Drover's objects to users.
 	Changes *subscribe.Server
-	// Peers are the other replicas. It is nil if there are none.
+	// Peers connects this replica to the other replicas. It is nil if there are none.
 	Peers *peer.Network
 	// Stop configures how the server stops.
 	Stop Stop
@@ -65,7 +65,7 @@ type Server struct {
 	pace      *handshakePace
 }
 
-// Start serves until ctx ends. Then it lets requests in progress finish and closes all tunnels.
+// Start serves until ctx is done. Then it lets requests in progress finish and closes all tunnels.
 func (s *Server) Start(ctx context.Context) error {
 	defer func() {
 		if err := s.Audit.Close(); err != nil {

@@ -49,7 +49,7 @@ type telemetry struct {
 	stopping   atomic.Pointer[time.Time] // when the replica started to stop; nil until then
 }
 
-// newTelemetry creates the configured telemetry. The argument agent is this binary's user agent.
+// newTelemetry creates the configured telemetry. The agent argument is this binary's user agent.
 func newTelemetry(
 	ctx context.Context, cfg config.Tracing, agent string, members *members.States, log logr.Logger,
 ) (*telemetry, error) {

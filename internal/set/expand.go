@@ -80,7 +80,7 @@ func Reserved(namespace string) bool {
 		strings.HasPrefix(namespace, "drover-")
 }
 
-// Expand returns all objects of a set. The argument namespaces contains the namespaces in the member whose labels
+// Expand returns all objects of a set. The namespaces argument contains the namespaces in the member whose labels
 // assign them to the project, in any order. Expand omits reserved namespaces. It adds the given labels to the objects
 // that it creates. These labels must be the Labels of the set. No object appears twice.
 func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Result, error) {
@@ -99,7 +99,7 @@ func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Resul
 		if ns.Terminating {
 			continue
 		}
-		// If the Namespace is among the set's objects, it already has these labels. A second object for it would remove its
+		// If the set's objects include the Namespace, it already has these labels. A second object for it would remove its
 		// other labels.
 		if len(p.NamespaceLabels) > 0 && !c.has("Namespace", ns.Name) {
 			out.Objects = append(out.Objects, labelled(ns, p.NamespaceLabels))

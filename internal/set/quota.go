@@ -78,7 +78,7 @@ func (q *Quota) resources() map[corev1.ResourceName]bool {
 	return keys
 }
 
-// divideOne divides one resource among the namespaces in the argument ordered. They must be ordered by age.
+// divideOne divides one resource among namespaces. The namespaces must be ordered by age.
 func (q *Quota) divideOne(key corev1.ResourceName, ordered []Namespace) map[string]resource.Quantity {
 	full := q.Default[key]
 	total, limited := q.Total[key]

@@ -147,7 +147,7 @@ func encode(s encoded) (raw []byte, digest string, err error) {
 	return raw, hex.EncodeToString(sum[:]), nil
 }
 
-// Parse decodes the JSON of a set and returns the set and its content. The set keeps a reference to the argument raw.
+// Parse decodes the JSON of a set and returns the set and its content. The set keeps a reference to the raw argument.
 // Parse returns an error if the digest does not match, for example because the hub and the agent know different fields
 // of a set. The error does not contain any part of the content.
 func Parse(raw []byte) (*Set, Content, error) {

@@ -170,8 +170,8 @@ func (w *Written[T]) wait(name types.NamespacedName, urgent bool, now time.Time)
 	return max(0, p.at.Add(p.rest).Sub(now))
 }
 
-// slow records a write and its rare events. The next write waits for the duration rest. If rest is 0, it waits for a
-// duration that grows with each write.
+// slow records a write and its rare events. The next write waits for rest. If rest is 0, it waits for a duration that
+// grows with each write.
 func (w *Written[T]) slow(object T, rest time.Duration, told []string, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -28,9 +28,10 @@ type SkippedSecret struct {
 // Secrets in the project's own workspace that have the project's label. Secrets for a project with the same name in
 // another workspace are ignored.
 //
-// A copy has the name, type, data and labels of its source, except the labels that tools on the hub use to mark their
-// own objects. It has no annotations, because the annotation last-applied-configuration may contain the data. The
-// copy is never immutable, even if its source is, because it has to be updated if the source is recreated.
+// A copy has the name, type and data of its source. It also has the labels of its source, except the labels that tools
+// on the hub use to mark their own objects. It has no annotations, because the annotation last-applied-configuration
+// may contain the data. The copy is never immutable, even if its source is, because it has to be updated if the source
+// is recreated.
 func Secrets(p *v1.Project, secrets []corev1.Secret) (set.Content, []SkippedSecret, error) {
 	per := &set.PerNamespace{Project: p.Name}
 	var skipped []SkippedSecret
@@ -73,8 +74,8 @@ func NeverCopied(s *corev1.Secret) string {
 	return ""
 }
 
-// Copy returns the copy of a Secret for members. It has the name, type, data and labels of the Secret, except the
-// labels that tools on the hub use to mark their own objects.
+// Copy returns the copy of a Secret for members. It has the name, type and data of the Secret. It also has the Secret's
+// labels, except the labels that tools on the hub use to mark their own objects.
 func Copy(s *corev1.Secret) *corev1.Secret {
 	labels := map[string]string{}
 	for key, value := range s.Labels {
@@ -90,8 +91,8 @@ func Copy(s *corev1.Secret) *corev1.Secret {
 	}
 }
 
-// ClaimsOwnership reports whether a label marks an object as owned by a tool, which would remove an unknown object with
-// its label.
+// ClaimsOwnership reports whether a label marks an object as owned by a tool. The tool would remove an unknown object
+// with its label.
 func ClaimsOwnership(key string) bool {
 	if key == v1.LabelManagedBy || key == "app.kubernetes.io/instance" {
 		return true

@@ -40,7 +40,7 @@ const (
 )
 
 // Content returns the objects of a project for each member, except the copies of Secrets. It omits the namespaces in
-// spec.namespaces that are also in the map taken, because they belong to another project in that member (see Claims).
+// spec.namespaces that are also in the taken map, because they belong to another project in that member (see Claims).
 func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
 	content := set.Content{
 		PerNamespace: &set.PerNamespace{

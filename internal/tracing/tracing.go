@@ -90,7 +90,7 @@ func New(ctx context.Context, o Options) (*Tracer, error) {
 	return &Tracer{provider: provider, tracer: provider.Tracer("github.com/drover-dev/drover")}, nil
 }
 
-// Close sends the spans that have not been sent yet. It stops when ctx ends.
+// Close sends the spans that have not been sent yet. It stops when ctx is done.
 func (t *Tracer) Close(ctx context.Context) error {
 	if t == nil {
 		return nil
@@ -205,8 +205,8 @@ func clip(s string) string {
 	return s
 }
 
-// Kubernetes returns the attributes of a request to a Kubernetes API. The argument path is the path in that API, and
-// where is the part of Drover that serves the request. The argument cluster may be empty.
+// Kubernetes returns the attributes of a request to a Kubernetes API. The path argument is the path in that API, and
+// where is the part of Drover that serves the request. The cluster argument may be empty.
 func Kubernetes(r *http.Request, path, where, cluster string) About {
 	info := request.Of(r, path)
 	resource := info.Resource

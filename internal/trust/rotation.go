@@ -65,17 +65,17 @@ type Input struct {
 type Step string
 
 const (
-	// StepWait makes no change.
+	// StepWait means that nothing is changed.
 	StepWait Step = "Wait"
-	// StepCreate creates the first authority.
+	// StepCreate means that the first authority is created.
 	StepCreate Step = "Create"
-	// StepChange creates another authority. The new authority signs certificates from then on. The previous authority
-	// cross-signs the new one and is still announced.
+	// StepChange means that another authority is created. The new authority signs certificates from then on. The previous
+	// authority cross-signs the new one and is still announced.
 	StepChange Step = "Change"
-	// StepRetire stops announcing the old authority, and drops expired bridges.
+	// StepRetire means that the old authority is no longer announced, and that expired bridges are dropped.
 	StepRetire Step = "Retire"
-	// StepRevoke stops announcing the old authority, and drops all bridges. After that, clients that trust only the old
-	// authority reject the hub's certificate.
+	// StepRevoke means that the old authority is no longer announced, and that all bridges are dropped. After that,
+	// clients that trust only the old authority reject the hub's certificate.
 	StepRevoke Step = "Revoke"
 )
 

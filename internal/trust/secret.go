@@ -26,8 +26,8 @@ const (
 // identityForm is the accepted format of a hub's identity.
 var identityForm = regexp.MustCompile(`^drover-hub:[A-Za-z0-9-]{1,64}$`)
 
-// Identity returns the identity for a hub. The argument uid is the UID of the hub cluster's kube-system namespace
-// when the authority is created.
+// Identity returns the identity for a hub. uid is the UID of the hub cluster's kube-system namespace when the authority
+// is created.
 func Identity(uid string) string { return "drover-hub:" + uid }
 
 // Identify adds the hub's identity to a Secret that contains an authority but no identity, and reports whether it

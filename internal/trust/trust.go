@@ -170,7 +170,7 @@ func (h *Holder) completeLocked() bool {
 	return true
 }
 
-// Wait waits until the certificates are complete or ctx ends.
+// Wait waits until the certificates are complete or ctx is done.
 func (h *Holder) Wait(ctx context.Context) error {
 	select {
 	case <-h.completed:

@@ -97,8 +97,8 @@ func (w *limitedWriter) decline(reason string) {
 	w.cancel()
 }
 
-// recoverDeclined recovers from the panic that a handler may use to abort its response after the response has been
-// declined.
+// recoverDeclined recovers from a panic after the response has been declined. A handler may panic to abort its
+// response.
 func (w *limitedWriter) recoverDeclined() {
 	if !w.declined {
 		return

@@ -67,7 +67,7 @@ func (j *joiner) hold(p []byte) {
 	j.timer.Reset(holdFor)
 }
 
-// late writes the delayed header although no body has followed it yet, for example for a watch without events.
+// late writes the delayed header before any body has followed it, for example for a watch without events.
 func (j *joiner) late() {
 	j.mu.Lock()
 	defer j.mu.Unlock()

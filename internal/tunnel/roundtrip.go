@@ -97,7 +97,7 @@ func (b *responseBody) Close() error {
 	return b.ReadCloser.Close() // return the body's error unchanged
 }
 
-// explain adds the details that the caller needs to an HTTP/2 error.
+// explain adds to an HTTP/2 error the details that the caller needs.
 func (s *Session) explain(r *http.Request, err error, repeatable, upgrade bool) error {
 	var (
 		reset  http2.StreamError

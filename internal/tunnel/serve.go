@@ -37,7 +37,7 @@ func (c *Conn) Close() error {
 }
 
 // Serve handles the hub's requests with h until the tunnel ends. It returns the reason why the tunnel ended. This
-// reason is never nil. When ctx ends, Serve asks the hub to send no more requests, gives requests in progress
+// reason is never nil. When ctx is done, Serve asks the hub to send no more requests, gives requests in progress
 // Config.DrainTimeout to finish, and returns ErrClosed.
 //
 // An upgrade request (Connection: Upgrade) reaches h as the original HTTP/1.1 request, with a ResponseWriter that
@@ -81,7 +81,7 @@ func (c *Conn) awaitHub(ctx context.Context) error {
 	return nil
 }
 
-// peekConn is a connection that can wait for its first byte without consuming it.
+// peekConn is a connection that can wait for its first byte without consuming the byte.
 type peekConn struct {
 	net.Conn
 	first []byte // the byte that await has read but Read has not returned

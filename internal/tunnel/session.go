@@ -31,7 +31,7 @@ type Session struct {
 
 // NewSession starts a session. The other end of the connection must be a Conn. Accept calls NewSession with a
 // WebSocket, and tests call it with a pipe. NewSession returns when the agent has responded to a first ping. If the
-// agent does not respond within Config.HandshakeTimeout, or if ctx ends first, NewSession closes the connection.
+// agent does not respond within Config.HandshakeTimeout, or if ctx is done first, NewSession closes the connection.
 func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
 	l := newLink(conn, cfg, true)
@@ -89,7 +89,7 @@ func (s *Session) Close() error {
 	return nil
 }
 
-// Drain refuses new requests with ErrNotProcessed, waits until the requests in progress have ended or ctx ends, and
+// Drain refuses new requests with ErrNotProcessed, waits until the requests in progress have ended or ctx is done, and
 // closes the session. If it had to abort requests, it returns the error of ctx.
 func (s *Session) Drain(ctx context.Context) error {
 	s.drainOnce.Do(func() { close(s.draining) })

@@ -87,8 +87,8 @@ type upgradedStream struct {
 	stopWatching func() bool
 }
 
-// newUpgradedStream returns a stream that is closed when ctx ends. It behaves like a connection that an http.Transport
-// has upgraded.
+// newUpgradedStream returns a stream that is closed when ctx is done. It behaves like a connection that an
+// http.Transport has upgraded.
 func newUpgradedStream(ctx context.Context, response io.ReadCloser, writer *io.PipeWriter,
 	cancel context.CancelFunc) *upgradedStream {
 	u := &upgradedStream{decoder: chunkReader{source: response}, response: response, writer: writer, cancel: cancel}

@@ -129,7 +129,7 @@ func Check(raw []byte, bounds Bounds) error {
 	return nil
 }
 
-// endOfString returns the index at which a string ends. The parameter at is the index of its opening quote.
+// endOfString returns the index at which a string ends. The at parameter is the index of its opening quote.
 func endOfString(raw []byte, at int) int {
 	for at++; at < len(raw) && raw[at] != '"'; at++ {
 		if raw[at] == '\\' {

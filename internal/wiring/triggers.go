@@ -26,7 +26,7 @@ type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // Trigger adds a source of reconcile requests to a controller.
 type Trigger func(*builder.Builder)
 
-// OnChange requests a reconcile of each object that changes. The argument object is an object of the kind to watch.
+// OnChange requests a reconcile of each object that changes. The object argument is an object of the kind to watch.
 func OnChange(object client.Object, predicates ...predicate.Predicate) Trigger {
 	return func(b *builder.Builder) { b.For(object, builder.WithPredicates(predicates...)) }
 }

@@ -30,7 +30,7 @@ func modeOf(file protocol.HostFile) fs.FileMode {
 	return fs.FileMode(mode & 0o777)
 }
 
-// writeFile writes a file of the instructions to its path below root. It does not touch a file that is already up to
+// writeFile writes a file of the instructions to its path under root. It does not touch a file that is already up to
 // date.
 func writeFile(root string, file protocol.HostFile) error {
 	path := filepath.Join(root, file.Path)
@@ -58,7 +58,7 @@ func writeFile(root string, file protocol.HostFile) error {
 	return nil
 }
 
-// folderMode returns the mode for missing directories. Below /etc, other programs write files that all users can read,
+// folderMode returns the mode for missing directories. Under /etc, other programs write files that all users can read,
 // such as a kubeconfig, so other users must be able to enter the directories. The mode of each file determines who can
 // read the file.
 func folderMode(path string) fs.FileMode {

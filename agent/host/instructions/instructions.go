@@ -73,7 +73,7 @@ func (r *Runner) once(ctx context.Context, o *order, instruction protocol.HostIn
 	return false
 }
 
-// start runs a supervisor until the supervisor exits or ctx ends.
+// start runs a supervisor until the supervisor exits or ctx is done.
 func (r *Runner) start(ctx context.Context, instruction protocol.HostInstruction) error {
 	if err := r.journal.prepare(instruction); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (r *Runner) finish(o *order, instruction protocol.HostInstruction, result R
 	return false
 }
 
-// keep runs the periodic instructions and the probes until ctx ends.
+// keep runs the periodic instructions and the probes until ctx is done.
 func (r *Runner) keep(ctx context.Context, o *order, running *sync.WaitGroup) {
 	for _, instruction := range o.Periodic {
 		running.Go(func() { r.repeat(ctx, o, instruction) })

@@ -23,8 +23,8 @@ import (
 // maxProbeBody is how much of the response to a probe is read, in bytes.
 const maxProbeBody = 64 << 10
 
-// watchProbe runs a probe repeatedly until ctx ends, and calls the function changed when the probe starts to succeed or
-// fail. Initially, the probe is failing.
+// watchProbe runs a probe repeatedly until ctx is done, and calls the changed function when the probe starts to succeed
+// or fail. Initially, the probe is failing.
 func watchProbe(ctx context.Context, root string, probe protocol.HostProbe, changed func(successful bool)) {
 	threshold, failures, successful := cmp.Or(probe.FailureThreshold, protocol.DefaultProbeFailures), 0, false
 	for {

@@ -258,8 +258,8 @@ func (r *Runner) current() *order {
 	return r.order
 }
 
-// Run carries out instructions until ctx ends. After that, a running instruction continues, and the next Runner finds
-// its result.
+// Run carries out instructions until ctx is done. After that, a running instruction continues, and the next Runner
+// finds its result.
 func (r *Runner) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		o := r.current()
@@ -267,7 +267,7 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// follow carries out instructions until they are replaced or ctx ends.
+// follow carries out instructions until they are replaced or ctx is done.
 func (r *Runner) follow(ctx context.Context, o *order) {
 	ctx, end := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -304,7 +304,7 @@ func (r *Runner) follow(ctx context.Context, o *order) {
 	}
 }
 
-// await waits for the given time. It returns false if the instructions are replaced or ctx ends first.
+// await waits for the given time. It returns false if the instructions are replaced or ctx is done first.
 func (r *Runner) await(ctx context.Context, o *order, d time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()

@@ -74,8 +74,8 @@ func Supervise(ctx context.Context, entry string) error {
 // endPoll is the interval at which a supervisor checks whether to end its instruction.
 const endPoll = 500 * time.Millisecond
 
-// awaitEnd calls the function end when the agent requests the end of the instruction. It returns after the call, or
-// when ctx ends.
+// awaitEnd calls the end function when the agent requests the end of the instruction. It returns after the call, or
+// when ctx is done.
 func awaitEnd(ctx context.Context, entry string, end func()) {
 	for await.Time(ctx, endPoll) {
 		if _, err := os.Stat(filepath.Join(entry, fileEnd)); err == nil {
@@ -85,7 +85,7 @@ func awaitEnd(ctx context.Context, entry string, end func()) {
 	}
 }
 
-// execute runs a command until it exits, its timeout has passed, or ctx ends.
+// execute runs a command until it exits, its timeout has passed, or ctx is done.
 func execute(ctx context.Context, instruction protocol.HostInstruction) Result {
 	ctx, cancel := context.WithTimeout(ctx, instruction.Timeout())
 	defer cancel()

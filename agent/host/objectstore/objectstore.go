@@ -61,7 +61,7 @@ const (
 	LookupPath = "Path"
 )
 
-// lookup returns the method by which requests address the bucket.
+// lookup returns the method that requests use to address the bucket.
 func (o Object) lookup() (minio.BucketLookupType, error) {
 	switch o.BucketLookup {
 	case "":

@@ -62,7 +62,7 @@ type DroverClusterSpec struct {
 	// +kubebuilder:validation:MaxLength=317
 	FailureDomainLabel string `json:"failureDomainLabel,omitempty"`
 
-	// etcd configures scheduled etcd snapshots of a kubeadm control plane. By default no snapshots are scheduled.
+	// etcd configures scheduled etcd snapshots of a kubeadm control plane. By default, no snapshots are scheduled.
 	// +optional
 	Etcd Etcd `json:"etcd,omitempty,omitzero"`
 }
@@ -71,8 +71,8 @@ type DroverClusterSpec struct {
 //
 // +kubebuilder:validation:MinProperties=1
 type Etcd struct {
-	// schedule is the cron schedule for snapshots, in UTC: either five fields, such as "0 */6 * * *", or a shorthand
-	// such as @daily. Snapshots must be at least five minutes apart. By default no snapshots are scheduled.
+	// schedule is the cron schedule for snapshots, in UTC: either five fields, such as "0 */6 * * *", or a shorthand such
+	// as @daily. Snapshots must be at least five minutes apart. By default, no snapshots are scheduled.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`
@@ -142,7 +142,7 @@ type Initialization struct {
 
 // FailureDomain is a failure domain of a cluster, as the Cluster API contract defines it.
 type FailureDomain struct {
-	// name is the name of the failure domain. It is a value of the Hosts' label that spec.failureDomainLabel specifies.
+	// name is the name of the failure domain. It is a value of the label that spec.failureDomainLabel specifies.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
@@ -195,4 +195,16 @@ type DroverClusterTemplateResource struct {
 	// clusters, such as controlPlaneEndpoint.
 	// +required
 	Spec DroverClusterSpec `json:"spec"`
+}
+
+// ObjectMeta is the metadata that a template can set.
+//
+// +kubebuilder:validation:MinProperties=1
+type ObjectMeta struct {
+	// labels are the labels of the created objects.
+	// +optional
+	Labels map[string]string `json:"labels,omitempty"`
+	// annotations are the annotations of the created objects.
+	// +optional
+	Annotations map[string]string `json:"annotations,omitempty"`
 }

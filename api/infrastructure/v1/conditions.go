@@ -14,7 +14,7 @@ const (
 	// running or waiting, and when a task has failed.
 	ConditionTasksSucceeded = "TasksSucceeded"
 	// ConditionEtcdScheduled of a DroverCluster is present while the DroverCluster has a snapshot schedule. It is False if
-	// the schedule is invalid, or if the provisioner cannot take snapshots. The message says what to do.
+	// the schedule is invalid or if the provisioner cannot take snapshots. The message says what to do.
 	ConditionEtcdScheduled = "EtcdScheduled"
 	// ConditionPaused is True while Cluster API has paused the object.
 	ConditionPaused = "Paused"

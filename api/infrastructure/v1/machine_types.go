@@ -56,13 +56,13 @@ type DroverMachineSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
 
-	// hostSelector is a label selector for the Hosts in the same namespace that the machine can take. By default the
+	// hostSelector selects, by their labels, the Hosts in the same namespace that the machine can take. By default, the
 	// machine can take any available Host.
 	// +optional
 	HostSelector *metav1.LabelSelector `json:"hostSelector,omitempty"`
 
-	// antiAffinity keeps the machines of a control plane, or of a MachineDeployment, on different hardware. By default the
-	// machines can share hardware.
+	// antiAffinity keeps the machines of a control plane, or of a MachineDeployment, on different hardware. By default,
+	// the machines can share hardware.
 	// +optional
 	AntiAffinity *AntiAffinity `json:"antiAffinity,omitempty"`
 
@@ -71,9 +71,9 @@ type DroverMachineSpec struct {
 	// +optional
 	InPlaceUpdate *InPlaceUpdate `json:"inPlaceUpdate,omitempty"`
 
-	// tasks are up to 16 one-time tasks that the machine carries out in order after its bootstrap. Drover's controllers
-	// add and remove tasks, so templates must not contain any. Each task runs at most once, even if the hub or the machine
-	// restarts. To repeat a task, add another one with a new id. Removing a running task does not stop it.
+	// tasks lists up to 16 one-time tasks that the machine carries out, in order, after it has been bootstrapped. Drover's
+	// controllers add and remove tasks, so templates must not contain any. Each task runs at most once, even if the hub or
+	// the machine restarts. To repeat a task, add another one with a new id. Removing a running task does not stop it.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -148,21 +148,23 @@ type TaskAction string
 
 // Task actions.
 const (
-	// TaskUpdate updates the machine in place.
+	// TaskUpdate is the action that updates the machine in place.
 	TaskUpdate TaskAction = "Update"
-	// TaskEtcdSnapshot takes a snapshot of etcd and then removes the files of earlier snapshots.
+	// TaskEtcdSnapshot is the action that takes a snapshot of etcd and then removes the files of earlier snapshots.
 	TaskEtcdSnapshot TaskAction = "EtcdSnapshot"
-	// TaskEtcdUpload copies a snapshot to an S3-compatible store.
+	// TaskEtcdUpload is the action that copies a snapshot to an S3-compatible store.
 	TaskEtcdUpload TaskAction = "EtcdUpload"
-	// TaskEtcdPrepare creates a new etcd data directory from a snapshot. It does not change the current data directory.
+	// TaskEtcdPrepare is the action that creates a new etcd data directory from a snapshot. It does not change the current
+	// data directory.
 	TaskEtcdPrepare TaskAction = "EtcdPrepare"
-	// TaskEtcdStop stops the control plane and its etcd.
+	// TaskEtcdStop is the action that stops the control plane and its etcd.
 	TaskEtcdStop TaskAction = "EtcdStop"
-	// TaskEtcdResume starts the control plane again after TaskEtcdStop. It does not change the control plane's data.
+	// TaskEtcdResume is the action that starts the control plane again after TaskEtcdStop. It does not change the control
+	// plane's data.
 	TaskEtcdResume TaskAction = "EtcdResume"
-	// TaskEtcdReplace starts the new etcd with the data directory that TaskEtcdPrepare created.
+	// TaskEtcdReplace is the action that starts the new etcd with the data directory that TaskEtcdPrepare created.
 	TaskEtcdReplace TaskAction = "EtcdReplace"
-	// TaskEtcdJoin starts an etcd member with an empty data directory, and joins it to the new etcd.
+	// TaskEtcdJoin is the action that starts an etcd member with an empty data directory, and joins it to the new etcd.
 	TaskEtcdJoin TaskAction = "EtcdJoin"
 )
 
@@ -179,7 +181,7 @@ type EtcdTask struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
 	File string `json:"file,omitempty"`
-	// endpoints are the URLs of the etcd cluster to join. The action EtcdJoin uses them.
+	// endpoints lists the URLs of the etcd cluster to join. The action EtcdJoin uses them.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -193,7 +195,8 @@ type EtcdTask struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
 	Remove []string `json:"remove,omitempty"`
-	// s3 is the snapshot in a bucket. EtcdUpload writes it. EtcdPrepare reads it if the file is not on the host.
+	// s3 is the location of the snapshot in a bucket. EtcdUpload writes to it. EtcdPrepare reads from it if the file is
+	// not on the host.
 	// +optional
 	S3 *EtcdTaskS3 `json:"s3,omitempty"`
 }
@@ -229,7 +232,7 @@ type UpdateTask struct {
 	// +kubebuilder:validation:MaxLength=512
 	Patches string `json:"patches,omitempty"`
 
-	// ignorePreflightErrors are the preflight errors that kubeadm ignores, as listed in the KubeadmConfig.
+	// ignorePreflightErrors lists the preflight errors that kubeadm ignores. They come from the KubeadmConfig.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=50
@@ -262,7 +265,7 @@ type DroverMachineStatus struct {
 	// +kubebuilder:validation:MaxLength=253
 	HostName string `json:"hostName,omitempty"`
 
-	// addresses are the hostname and the IP addresses of the Host. At most 32 are listed.
+	// addresses lists the hostname and the IP addresses of the Host. At most 32 are listed.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -275,7 +278,7 @@ type DroverMachineStatus struct {
 	// +kubebuilder:validation:MaxLength=256
 	FailureDomain string `json:"failureDomain,omitempty"`
 
-	// tasks lists the progress of each task in spec.tasks.
+	// tasks reports the progress of each task in spec.tasks.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -302,7 +305,7 @@ type MachineTaskStatus struct {
 	// +required
 	State TaskState `json:"state"`
 
-	// message says why the task is not finished yet. If the task failed, message contains the end of its output.
+	// message says why the task is not finished yet. If the task failed, message contains the last lines of its output.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	Message string `json:"message,omitempty"`
@@ -370,7 +373,8 @@ type DroverMachineTemplateList struct {
 // DroverMachineTemplateSpec contains the template for DroverMachines.
 type DroverMachineTemplateSpec struct {
 	// template describes the DroverMachines to create. Changes do not affect existing machines. To replace existing
-	// machines, refer to another template in the control plane or MachineDeployment, and Cluster API rolls it out.
+	// machines, change the template reference of the control plane or MachineDeployment. Cluster API then rolls out the
+	// new template.
 	// +required
 	Template DroverMachineTemplateResource `json:"template"`
 }
@@ -385,16 +389,4 @@ type DroverMachineTemplateResource struct {
 	// spec is the spec of the DroverMachines.
 	// +required
 	Spec DroverMachineSpec `json:"spec"`
-}
-
-// ObjectMeta is the metadata that a template can set.
-//
-// +kubebuilder:validation:MinProperties=1
-type ObjectMeta struct {
-	// labels are the labels of the created objects.
-	// +optional
-	Labels map[string]string `json:"labels,omitempty"`
-	// annotations are the annotations of the created objects.
-	// +optional
-	Annotations map[string]string `json:"annotations,omitempty"`
 }

@@ -62,15 +62,16 @@ type EtcdS3 struct {
 	// require DNS, and Path otherwise.
 	// +optional
 	BucketLookup BucketLookup `json:"bucketLookup,omitempty"`
-	// folder is the folder in the bucket for the snapshots. By default, they are stored at the top level of the bucket.
+	// folder is the folder of the bucket in which snapshots are stored. By default, snapshots are stored at the top level
+	// of the bucket.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9._/]+$`
 	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="folder must consist of names separated by single slashes, such as backups/prod; the names . and .. are not allowed"
 	Folder string `json:"folder,omitempty"`
-	// credentialsSecretName is the name of a Secret in the same namespace with the keys accessKey and secretKey, and with
-	// ca.crt if the endpoint uses a private CA. The Secret must have the label provision.cluster.drover.dev/use: "true".
-	// By default, each server uses the cloud permissions of its machine.
+	// credentialsSecretName is the name of a Secret in the same namespace. The Secret must have the keys accessKey and
+	// secretKey, and also ca.crt if the endpoint uses a private CA. It must have the label
+	// provision.cluster.drover.dev/use: "true". By default, each server uses the cloud permissions of its machine.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -128,7 +129,7 @@ type EtcdSnapshot struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec defines the cluster whose etcd is backed up. It cannot be changed.
+	// spec identifies the cluster whose etcd is backed up. It cannot be changed.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed: create another EtcdSnapshot"
 	Spec EtcdSnapshotSpec `json:"spec"`
 
@@ -147,7 +148,7 @@ type EtcdSnapshotList struct {
 	Items           []EtcdSnapshot `json:"items"`
 }
 
-// EtcdSnapshotSpec defines the cluster whose etcd is backed up.
+// EtcdSnapshotSpec identifies the cluster whose etcd is backed up.
 type EtcdSnapshotSpec struct {
 	// clusterRef refers to the cluster whose etcd is backed up.
 	ClusterRef EtcdClusterRef `json:"clusterRef"`
@@ -160,16 +161,16 @@ type EtcdClusterKind string
 
 // Kinds of objects that define a cluster.
 const (
-	// EtcdOfInstallation refers to a cluster that k3s or RKE2 runs on Hosts.
+	// EtcdOfInstallation refers to a k3s or RKE2 cluster on Hosts.
 	EtcdOfInstallation EtcdClusterKind = "ClusterInstallation"
-	// EtcdOfDroverCluster refers to a cluster that Cluster API creates on Hosts with kubeadm.
+	// EtcdOfDroverCluster refers to a kubeadm cluster that Cluster API creates on Hosts.
 	EtcdOfDroverCluster EtcdClusterKind = "DroverCluster"
 )
 
 // EtcdClusterRef refers to a cluster in the same namespace.
 type EtcdClusterRef struct {
-	// kind is ClusterInstallation for a k3s or RKE2 cluster, or DroverCluster for a cluster that Cluster API creates on
-	// Hosts with kubeadm.
+	// kind is ClusterInstallation for a k3s or RKE2 cluster, or DroverCluster for a kubeadm cluster that Cluster API
+	// creates on Hosts.
 	Kind EtcdClusterKind `json:"kind"`
 	// name is the name of the ClusterInstallation or DroverCluster.
 	// +kubebuilder:validation:MinLength=1
@@ -210,7 +211,7 @@ type EtcdSnapshotStatus struct {
 	// +optional
 	Host string `json:"host,omitempty"`
 	// snapshot is the prefix of the file name. The distribution appends the node's name and the time. The file is stored
-	// on the host in server/db/snapshots below the data directory, and also in the bucket if spec.etcd.s3 is set. For a
+	// on the host in server/db/snapshots under the data directory, and also in the bucket if spec.etcd.s3 is set. For a
 	// DroverCluster, snapshot is the full file name, and the file is stored in /var/lib/drover/etcd/snapshots on the host.
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`

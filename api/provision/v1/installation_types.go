@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// ClusterInstallation installs a cluster with k3s or RKE2 on Hosts in its namespace, keeps the cluster in the desired
-// state, and installs the agent that connects the cluster to the hub. Anyone who can write a ClusterInstallation has
-// root access to the Hosts.
+// ClusterInstallation installs a cluster with k3s or RKE2 on Hosts in its namespace, and keeps the cluster in the
+// desired state. It also installs the agent that connects the cluster to the hub. Anyone who can write a
+// ClusterInstallation has root access to the Hosts.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -69,8 +69,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.distribution != 'k3s' || self.version.contains('+k3s')",message="version must be a release of k3s, for example v1.35.3+k3s1"
 // +kubebuilder:validation:XValidation:rule="self.distribution != 'rke2' || self.version.contains('+rke2r')",message="version must be a release of rke2, for example v1.35.3+rke2r1"
 type ClusterInstallationSpec struct {
-	// clusterName is the name of the Cluster in the same namespace that the new cluster joins as. Create this Cluster
-	// along with the ClusterInstallation.
+	// clusterName is the name of a Cluster in the same namespace. The new cluster joins the hub as this Cluster. Create
+	// the Cluster along with the ClusterInstallation.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -89,7 +89,7 @@ type ClusterInstallationSpec struct {
 
 	// config is the distribution's configuration for all hosts, with the same keys as in its config.yaml. Keys that Drover
 	// manages are rejected: server, token, agent-token, cluster-init, node-name, data-dir, cluster-reset and the options
-	// that assign roles. After a change, the distribution is restarted on one host after another.
+	// that assign roles. After a change, the distribution is restarted on one host at a time.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
@@ -104,15 +104,15 @@ type ClusterInstallationSpec struct {
 	ServerConfig *runtime.RawExtension `json:"serverConfig,omitempty"`
 
 	// registriesSecretName is the name of a Secret in the same namespace whose key registries.yaml contains the
-	// configuration of the image registries. The Secret must have the label provision.cluster.drover.dev/use: "true".
-	// By default no registries are configured.
+	// configuration of the image registries. The Secret must have the label provision.cluster.drover.dev/use: "true". By
+	// default, no registries are configured.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	RegistriesSecretName string `json:"registriesSecretName,omitempty"`
 
-	// dataDir is the data directory of the distribution. It cannot be changed. The default is the distribution's own
-	// directory.
+	// dataDir is the data directory of the distribution. It cannot be changed. By default, the distribution uses its own
+	// default directory.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/[-A-Za-z0-9._/]*$`
@@ -145,7 +145,7 @@ type ClusterInstallationSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	CertificateRotation int64 `json:"certificateRotation,omitempty"`
 
-	// etcd configures etcd snapshots. After a change, the servers with the etcd role are restarted one after another.
+	// etcd configures etcd snapshots. After a change, the servers with the etcd role are restarted one at a time.
 	// +optional
 	Etcd Etcd `json:"etcd,omitempty,omitzero"`
 
@@ -173,8 +173,8 @@ type Installer struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https://[-A-Za-z0-9._~:/%]+$`
 	URL string `json:"url,omitempty"`
-	// sha256 is the SHA-256 digest of the script at url, in hexadecimal. If the digest differs, the script is not run.
-	// By default the digest is not verified.
+	// sha256 is the SHA-256 digest of the script at url, in hexadecimal. If the digest differs, the script is not run. By
+	// default, the digest is not verified.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	SHA256 string `json:"sha256,omitempty"`
@@ -207,7 +207,7 @@ type HostPool struct {
 	Roles []HostRole `json:"roles"`
 	// selector selects Hosts by their labels. The empty selector selects all Hosts in the namespace.
 	Selector metav1.LabelSelector `json:"selector"`
-	// replicas is the number of Hosts in the pool. By default all selected Hosts belong to the pool.
+	// replicas is the number of Hosts in the pool. By default, all selected Hosts belong to the pool.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
@@ -260,8 +260,8 @@ const (
 	FinalizerHosts = Group + "/hosts"
 	// FinalizerNode prevents the removal of a deleted Host until its node has been removed from the cluster.
 	FinalizerNode = Group + "/node"
-	// LabelUse with the value "true" on a Secret allows the installations in the Secret's namespace to use it. Otherwise,
-	// anyone who can write an installation could read every Secret in the namespace.
+	// LabelUse with the value "true" on a Secret allows the installations in the Secret's namespace to use it. Without
+	// this restriction, anyone who can write an installation could read every Secret in the namespace.
 	LabelUse = Group + "/use"
 	// SecretSuffix is appended to the name of an installation to form the name of its Secret. The Secret contains the
 	// tokens that hosts use to join, and records decisions that the provisioner must make only once.

@@ -29,7 +29,7 @@ type EtcdRestore struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec defines the snapshot to restore. Only cancel can be changed.
+	// spec identifies the snapshot to restore. Only the cancel field can be changed.
 	Spec EtcdRestoreSpec `json:"spec"`
 
 	// status describes the progress of the restore.
@@ -47,7 +47,7 @@ type EtcdRestoreList struct {
 	Items           []EtcdRestore `json:"items"`
 }
 
-// EtcdRestoreSpec defines the snapshot to restore.
+// EtcdRestoreSpec identifies the snapshot to restore.
 //
 // +kubebuilder:validation:XValidation:rule="self.clusterRef.kind == 'ClusterInstallation' || self.configuration == 'Keep'",message="configuration Restore requires a clusterRef to a ClusterInstallation"
 // +kubebuilder:validation:XValidation:rule="has(self.snapshotName) != has(self.file)",message="set exactly one of snapshotName and file"
@@ -70,9 +70,8 @@ type EtcdRestoreSpec struct {
 	SnapshotName string `json:"snapshotName,omitempty"`
 
 	// file is the file name of a snapshot, such as a scheduled snapshot. If host is set, the file is in
-	// server/db/snapshots below that host's data directory or, for a DroverCluster, in /var/lib/drover/etcd/snapshots.
-	// If host is not set, the file is in the bucket specified in spec.etcd.s3 of the ClusterInstallation or
-	// DroverCluster.
+	// server/db/snapshots under that host's data directory or, for a DroverCluster, in /var/lib/drover/etcd/snapshots. If
+	// host is not set, the file is in the bucket specified in spec.etcd.s3 of the ClusterInstallation or DroverCluster.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
@@ -106,9 +105,9 @@ type RestoredConfiguration string
 
 // Effects of a restore on an installation's spec.
 const (
-	// ConfigurationKeep leaves the spec unchanged.
+	// ConfigurationKeep means that the spec is left unchanged.
 	ConfigurationKeep RestoredConfiguration = "Keep"
-	// ConfigurationRestore sets the spec to its state at the time of the snapshot.
+	// ConfigurationRestore means that the spec is set to its state at the time of the snapshot.
 	ConfigurationRestore RestoredConfiguration = "Restore"
 )
 
@@ -169,7 +168,7 @@ const (
 	// ReasonStopping means that the servers are being stopped.
 	ReasonStopping = "Stopping"
 	// ReasonRestoring means that a host is replacing its data. On a ClusterInstallation, this reason means that an
-	// EtcdRestore is in progress, and that nothing else is changed in the meantime.
+	// EtcdRestore is in progress, and that no other changes are made in the meantime.
 	ReasonRestoring = "Restoring"
 	// ReasonJoining means that the servers are being started one after another.
 	ReasonJoining = "Joining"

@@ -101,8 +101,8 @@ type importer struct {
 	joined string
 	// away is true while the hub is unavailable.
 	away bool
-	// inMember determines why the agent does not connect. It is nil if this command does not install the agent. The field
-	// looked is the time of the last inspection.
+	// inMember determines why the agent does not connect. It is nil if this command does not install the agent. The looked
+	// field is the time of the last inspection.
 	inMember *diagnosis
 	looked   time.Time
 	why      string

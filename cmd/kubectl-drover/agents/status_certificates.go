@@ -54,8 +54,8 @@ func (r *statusReader) certificates(ctx context.Context) error {
 	return nil
 }
 
-// publishedCA determines when the CA expires that the manager publishes in a ConfigMap. It does not connect to the
-// addresses there: the API server may belong to a member.
+// publishedCA determines the expiry time of the CA that the manager publishes in a ConfigMap. It does not connect to
+// the published addresses, because the API server may belong to a member.
 func (r *statusReader) publishedCA(ctx context.Context) error {
 	found := &corev1.ConfigMap{}
 	err := r.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: trust.AuthorityConfigMap}, found)

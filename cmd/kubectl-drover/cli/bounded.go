@@ -20,8 +20,9 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Limits on the responses of API servers. A context may lead to any server, for example to a member that an attacker
-// controls. These limits let it use some hundred megabytes of memory. Lists of the hub are read in pages (paged).
+// Limits on the responses of API servers. A context may point to any server, for example to a member that an attacker
+// controls. With these limits, a server can make the plugin use at most a few hundred megabytes of memory. Lists of the
+// hub are read in pages (paged).
 const (
 	maxBytes = 64 << 20
 	maxNodes = 4 << 20
@@ -74,7 +75,7 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// acceptable replaces binary formats in an Accept header by JSON, because their values cannot be counted.
+// acceptable replaces binary formats in an Accept header with JSON, because their values cannot be counted.
 func acceptable(header string) string {
 	kinds := slices.DeleteFunc(strings.Split(header, ","), func(kind string) bool {
 		return strings.Contains(kind, "protobuf") || strings.Contains(kind, "cbor")
@@ -94,7 +95,7 @@ func wholeOf(body io.Reader) (io.Reader, error) {
 	return bytes.NewReader(raw), nil
 }
 
-// events reads the lines of a watch and checks the size of each.
+// events reads the lines of a watch and checks the size of each line.
 type events struct {
 	from *bufio.Reader
 	line []byte // the rest of the line that is being read

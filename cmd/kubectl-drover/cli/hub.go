@@ -109,7 +109,7 @@ func (o *Options) Say(format string, args ...any) {
 // InWorkspace restricts a list to the selected workspace.
 func (h *Hub) InWorkspace() client.ListOption { return client.InNamespace(h.Workspace) }
 
-// OnHub calls do with a client of the hub and with a context that is canceled after the duration limit. See Hub.
+// OnHub calls do with a client of the hub and with a context that is canceled after the given limit. See Hub.
 func (o *Options) OnHub(c *cobra.Command, limit time.Duration, do func(context.Context, *Hub) error) error {
 	return on(c, limit, o.Hub, do)
 }

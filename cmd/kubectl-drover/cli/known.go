@@ -117,7 +117,7 @@ func (o *Options) HubContext(raw *clientcmdapi.Config) (string, error) {
 // the hub that the current context belongs to, the hub that "login" or "use" selected most recently, and the current
 // context.
 //
-// The result guessed is true if FindHub returns the most recently selected hub but the current context may belong to a
+// The guessed result is true if FindHub returns the most recently selected hub but the current context may belong to a
 // different hub. A command that makes changes must not use a guessed hub.
 func (o *Options) FindHub(raw *clientcmdapi.Config) (name string, guessed bool, err error) {
 	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)

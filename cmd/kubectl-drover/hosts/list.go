@@ -172,7 +172,7 @@ func describeHost(host *v1.Host) string {
 // hostWait is the default of --timeout for commands that wait for a machine.
 const hostWait = 5 * time.Minute
 
-// awaitHost waits until the function wanted accepts the state of a Host. It prints the Host's state whenever it
+// awaitHost waits until the wanted function accepts the state of a Host. It prints the Host's state whenever it
 // changes.
 func awaitHost(ctx context.Context, h *cli.Hub, name string, says io.Writer, wanted func(*v1.Host, error) (bool, error)) error {
 	last := ""

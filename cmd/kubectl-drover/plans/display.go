@@ -50,7 +50,7 @@ func newDisplay(out io.Writer) *display {
 	return d
 }
 
-// plan shows a plan. The result done is true if the command must end, because the plan is complete or has stalled
+// plan shows a plan. The done result is true if the command must end, because the plan is complete or has stalled
 // (ErrDenied), or because it cannot be shown.
 func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	if d.first.IsZero() {

@@ -191,7 +191,7 @@ func restore(ctx context.Context, h *cli.Hub, w client.Client, plan *v1.Plan, si
 }
 
 // awaitPause waits until Drover has paused all members with failures. generation is the plan's generation after the
-// pause. The result keep lists the members that have not paused and therefore keep their failures.
+// pause. The keep result lists the members that have not paused and therefore keep their failures.
 func awaitPause(
 	ctx context.Context, h *cli.Hub, plan *v1.Plan, generation int64, limit time.Duration,
 ) (keep, err error) {
@@ -240,7 +240,7 @@ func withFailures(s *v1.PlanStatus) []string {
 	return slices.Compact(names)
 }
 
-// pausedMembers reports whether each member with failures has paused or cannot pause. The result left lists the members
+// pausedMembers reports whether each member with failures has paused or cannot pause. The left result lists the members
 // that have not paused. For a plan without a target, which has no members, it checks the reason of the plan itself.
 func pausedMembers(plan *v1.Plan, with []string) (done bool, left []string) {
 	s := &plan.Status

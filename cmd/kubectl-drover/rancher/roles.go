@@ -32,8 +32,8 @@ func counterparts(context v1.RoleContext) map[string]string {
 	return same
 }
 
-// inPlaceOf maps Kubernetes ClusterRoles to Drover's role templates. It is used for role templates that inherit a
-// ClusterRole, because a role template in Drover can inherit only other role templates.
+// inPlaceOf maps Kubernetes ClusterRoles to Drover's role templates. It is used for role templates that inherit from a
+// ClusterRole, because a role template in Drover can inherit only from other role templates.
 func inPlaceOf() map[string]string {
 	return map[string]string{"cluster-admin": "cluster-owner", "admin": "project-owner", "edit": "project-member", "view": "project-viewer"}
 }

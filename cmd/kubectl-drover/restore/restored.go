@@ -239,7 +239,8 @@ func describeRestore(one waiter) string {
 	return text.String() + "\n"
 }
 
-// setChange is one kind of change: the sets that the status lists, and the number of sets that it omits.
+// setChange describes one kind of change. It holds the sets that the status lists and the number of sets that the
+// status omits.
 type setChange struct {
 	verb string
 	sets []string

@@ -41,7 +41,7 @@ type revocation struct {
 //
 // The hub has lost a request if the request is later than the hub's own state. If etcd was restored, the times in the
 // hub's objects show how recent that state is, and since is zero. If the objects were recreated from a backup, the
-// parameter since is the time of the backup.
+// since parameter is the time of the backup.
 func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, members []revocation, err error) {
 	var foreign []string
 	hub.changed = map[types.NamespacedName]time.Time{}

@@ -190,7 +190,7 @@ func (f findings) unasked() []string {
 	return remarks
 }
 
-// undelivered returns the parts of the hub's chains that are missing in the member.
+// undelivered returns the parts of the hub's chains that are missing from the member.
 func (f findings) undelivered() []string {
 	var remarks []string
 	for i, chain := range f.answer.Chains {

@@ -88,7 +88,7 @@ func (o *options) origin(ctx context.Context, session *login.Session) string {
 }
 
 // publishedSession returns an error that names the user's session with the hub whose API server the current context may
-// lead to. It uses the addresses that the API server publishes, because the kubeconfig does not have them. The session
+// point to. It uses the addresses that the API server publishes, because the kubeconfig does not have them. The session
 // itself is not used: the API server may belong to a member, which must not choose the hub that a command acts on.
 // publishedSession returns nil if there is no such session, or if flags choose the user.
 func (o *options) publishedSession(ctx context.Context) error {

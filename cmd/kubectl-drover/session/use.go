@@ -80,8 +80,8 @@ member can publish it, too: run the command only if you know that the context le
 	return c
 }
 
-// parseUse returns the name of the Cluster to use, the constant back, or "" for the hub itself. It also sets HubName.
-// This is necessary because the value of --hub is optional: a URL after --hub is parsed as an argument.
+// parseUse returns the name of the Cluster to use, back, or "" for the hub itself. It also sets HubName. This is
+// necessary because the value of --hub is optional: a URL after --hub is parsed as an argument.
 func (o *options) parseUse(hub string, args []string) (string, error) {
 	if hub == hubItself {
 		hub = ""

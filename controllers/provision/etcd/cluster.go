@@ -24,7 +24,7 @@ type input struct {
 	*Reconciler
 	name types.NamespacedName
 	// objects contains all snapshots and restores. snapshots contains the snapshots that have not ended, and restores
-	// the restores that have not ended or that still have their finalizer.
+	// contains the restores that have not ended or that still have their finalizer.
 	objects   etcd.Objects
 	snapshots []*provisionv1.EtcdSnapshot
 	restores  []*provisionv1.EtcdRestore

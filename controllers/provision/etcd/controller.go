@@ -4,8 +4,8 @@
 // Package etcd carries out EtcdSnapshots and EtcdRestores of DroverClusters.
 //
 // It gets decisions from internal/provision/kubeadm, gives tasks to DroverMachines, pauses Cluster API, and creates
-// snapshots according to a cluster's schedule. The controller for ClusterInstallations carries out the snapshots and
-// restores of these itself, because all its other work must stop during a restore.
+// snapshots according to a cluster's schedule. The controller for ClusterInstallations carries out their snapshots and
+// restores itself, because all its other work must stop during a restore.
 package etcd
 
 import (

@@ -293,7 +293,7 @@ func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedNam
 	return errors.Join(errs...)
 }
 
-// takenByName reports whether a Host is taken by a current or former installation with the given name.
+// takenByName reports whether a Host is taken by a current or earlier installation with the given name.
 func takenByName(host *v1.Host, name string) bool {
 	ref := host.Spec.ConsumerRef
 	return ref != nil && ref.Kind == Kind && ref.APIVersion == provisionv1.GroupVersion.String() && ref.Name == name

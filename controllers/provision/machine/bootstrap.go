@@ -34,7 +34,7 @@ const folder = "/var/lib/drover/machine/"
 // sentinel is the file that marks a successful bootstrap, as defined in Cluster API's contract for bootstrap providers.
 const sentinel = "/run/cluster-api/bootstrap-success.complete"
 
-// begins is the beginning of a bootstrap script. It removes the sentinel file of a former bootstrap.
+// begins is the beginning of a bootstrap script. It removes the sentinel file of an earlier bootstrap.
 const begins = "rm -rf " + sentinel + "\nmkdir -p /run/cluster-api\n"
 
 // bootstrap runs a script in the same way as cloud-init: it continues after a failing command. The bootstrap fails if

@@ -66,7 +66,7 @@ type input struct {
 	now    time.Time
 }
 
-// Cluster API Machines are listed, because a machine does not get a Host while the Node of the Host's former machine
+// Cluster API Machines are listed, because a machine does not get a Host while the Node of the Host's previous machine
 // still exists.
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=drovermachines,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=drovermachines/status,verbs=patch
@@ -161,8 +161,8 @@ func (r *Reconciler) hostOf(ctx context.Context, machine *infrav1.DroverMachine)
 	return nil, nil
 }
 
-// releaseOrphans releases Hosts that a former machine with this name took. They were disconnected when that machine was
-// deleted.
+// releaseOrphans releases Hosts that an earlier machine with this name took. They were disconnected when that machine
+// was deleted.
 func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedName, uid types.UID) error {
 	list := &v1.HostList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(name.Namespace)); err != nil {

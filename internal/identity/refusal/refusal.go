@@ -72,7 +72,7 @@ func Unavailable(message string) *Error {
 }
 
 // TooManyRequests refuses a request temporarily, because a limit has been reached. Kubernetes clients try again, up to
-// ten times. The parameter after is the time until the next attempt, rounded up to whole seconds. It should differ
+// ten times. The after parameter is the time until the next attempt, rounded up to whole seconds. It should differ
 // between callers, so that they do not all retry at the same time.
 func TooManyRequests(message string, after time.Duration) *Error {
 	e := New(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, message)

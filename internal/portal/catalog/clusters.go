@@ -36,7 +36,7 @@ type ClusterList struct {
 type Cluster struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Ready is the status of the Ready condition. Reason is the reason of that condition.
+	// Ready is the status of the Ready condition. Reason is the reason in that condition.
 	Ready  metav1.ConditionStatus `json:"ready"`
 	Reason string                 `json:"reason,omitempty"`
 	// Version is the Kubernetes version.

@@ -46,7 +46,7 @@ type changes struct {
 	deleted int
 	// forgotten is the position up to which deletions have been dropped.
 	forgotten position
-	// version is the greatest resource version of any change. The field settled contains the version before the latest
+	// version is the greatest resource version of any change. The settled field contains the version before the latest
 	// burst of changes.
 	version, settled uint64
 	burst, last      time.Time
@@ -198,7 +198,7 @@ func (c *changes) forget(version uint64) {
 	c.forgotten.version = max(c.forgotten.version, version)
 }
 
-// names returns the names and UIDs of the objects in the namespaces for which the function in returns true.
+// names returns the names and UIDs of the objects in the namespaces that the given function accepts.
 func (c *changes) names(in func(namespace string) bool) map[types.NamespacedName]types.UID {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -94,7 +94,7 @@ func (st *stream) reviewReach(ctx context.Context, k *watched) reach {
 	return now
 }
 
-// isBound reports whether a binding lets the user reach a Cluster. If the lookup fails, it returns the parameter known,
+// isBound reports whether a binding lets the user reach a Cluster. If the lookup fails, it returns the known parameter,
 // which is the previous result.
 func (st *stream) isBound(ctx context.Context, r *reach, name types.NamespacedName, known bool) bool {
 	who, some := r.bound[name.Namespace]

@@ -97,7 +97,7 @@ func New(o Options) *Server {
 	return s
 }
 
-// Register adds the endpoints to a mux. When the context closing is canceled, the server ends all streams.
+// Register adds the endpoints to a mux. When the closing context is canceled, the server ends all streams.
 func (s *Server) Register(closing context.Context, mux *http.ServeMux) {
 	serve := func(w http.ResponseWriter, r *http.Request) { s.serve(closing, w, r) }
 	mux.HandleFunc("GET "+Path, serve)

@@ -186,7 +186,7 @@ func (st *stream) read() error {
 	return err
 }
 
-// ping sends pings to the client until ctx ends.
+// ping sends pings to the client until ctx is done.
 func (st *stream) ping(ctx context.Context) error {
 	ticks := time.NewTicker(st.pings)
 	defer ticks.Stop()
@@ -202,7 +202,7 @@ func (st *stream) ping(ctx context.Context) error {
 	}
 }
 
-// write sends changes until ctx ends.
+// write sends changes until ctx is done.
 func (st *stream) write(ctx context.Context) error {
 	rights := time.NewTimer(wait.Jitter(st.every, 0.1))
 	defer rights.Stop()

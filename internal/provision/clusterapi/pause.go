@@ -36,7 +36,7 @@ func PausedBy(cluster *Cluster) string { return cluster.Annotations[annotationPa
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=kubeadmcontrolplanes,verbs=get
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=kubeadmconfigs,verbs=get
 
-// SetPaused pauses a Cluster, or resumes it if by is empty. The parameter by is the UID of the object that requires the
+// SetPaused pauses a Cluster, or resumes it if by is empty. The by parameter is the UID of the object that requires the
 // pause. SetPaused writes only spec.paused and the annotation, and only if the Cluster has not changed since it was
 // read.
 func SetPaused(ctx context.Context, hub client.Client, cluster *Cluster, by string) error {

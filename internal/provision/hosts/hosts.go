@@ -38,7 +38,8 @@ const fieldOwner = owned.FieldOwner
 // annotationDigest is an annotation on Secrets with instructions. Its value is a digest of the instructions.
 const annotationDigest = v1.AnnotationPlanDigest
 
-// annotationNote is an annotation on Secrets with instructions. Its value is a note that only the controller uses.
+// annotationNote is an annotation on Secrets that contain instructions. Its value is a note that only the controller
+// uses.
 const annotationNote = v1.AnnotationPlanNote
 
 var (
@@ -224,8 +225,7 @@ type Noted struct {
 }
 
 // GiveWithNote writes the instructions of a Host together with a note, and reports whether it wrote them. It replaces
-// the instructions in the argument given. If these have changed in the meantime, it returns a Conflict or AlreadyExists
-// error.
+// the instructions in given. If these have changed in the meantime, it returns a Conflict or AlreadyExists error.
 func (h Hub) GiveWithNote(
 	ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, given Given, next Noted,
 ) (bool, error) {

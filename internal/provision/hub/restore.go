@@ -35,7 +35,7 @@ func NewRestoreWatch(leases leasesv1.LeasesGetter, namespace string, log logr.Lo
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*RestoreWatch) NeedLeaderElection() bool { return false }
 
-// Start reads the Lease until ctx ends. If a renewal that Start has seen before is missing from the Lease, Start
+// Start reads the Lease until ctx is done. If a renewal that Start has seen before is missing from the Lease, Start
 // returns checkpoint.ErrRestored. It logs an error if the Lease can no longer be read. It does not log a missing Lease,
 // because a manager without leader election has no Lease.
 func (r *RestoreWatch) Start(ctx context.Context) error {

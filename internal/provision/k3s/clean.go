@@ -4,8 +4,8 @@
 package k3s
 
 // clean is a script that runs the uninstall scripts in its arguments, if they exist. It fails if k3s or RKE2 is still
-// running afterward. Otherwise, a host whose installer put the uninstall script in a different place would be
-// considered clean although it is still a node.
+// running afterward. Without this check, a host whose installer put the uninstall script in a different place would be
+// considered clean even though it is still a node.
 //
 // The script also removes data that the uninstall scripts leave behind: the node's password, and data in a user-defined
 // directory. Uninstall scripts released before July 2024 do not remove that directory. RKE2's script fails if that

@@ -52,7 +52,7 @@ type Decision struct {
 	stuck bool
 }
 
-// decision builds a Decision. Its steps change the field out, and the input's Stored, which is a copy.
+// decision builds a Decision. Its steps change the out field and the input's Stored, which is a copy.
 type decision struct {
 	*roster
 	out Decision

@@ -130,7 +130,7 @@ func (r *roster) unavailable() (n int) {
 }
 
 // broken returns a server that the current change has broken, or "" if there is none. It includes servers that are
-// leaving the cluster, but not the server other, which is the next one to be changed.
+// leaving the cluster, but not other, which is the next server to be changed.
 func (r *roster) broken(other *member) string {
 	for _, m := range slices.Concat(r.ordered(), r.leavers()) {
 		if m.server() && m.Name != other.Name && m.Held != nil && m.Held.Changed && m.Connected && m.State == progress.Failed && r.current(m) {

@@ -23,7 +23,7 @@ func (alwaysEncrypted) checkKeys(Spec) error { return nil }
 // rancher is the distribution k3s or RKE2. Both accept the same configuration. The fields contain the differences
 // between them, as documented at docs.k3s.io and docs.rke2.io.
 type rancher struct {
-	// name is the name of the distribution in directories and binaries.
+	// name is the distribution's name, as used in the names of directories and binaries.
 	name string
 	// script is the distribution's own installer.
 	script string

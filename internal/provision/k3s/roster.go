@@ -24,8 +24,8 @@ type roster struct {
 	leave []Host
 	// byName contains the members in the stay field.
 	byName map[string]*member
-	// free contains the names of free Hosts that the pools need. The field missing is the number of additional Hosts
-	// that they need.
+	// free contains the names of free Hosts that the pools need. The missing field is the number of additional Hosts that
+	// they need.
 	free    []string
 	missing int
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// CheckVersion returns an error if the servers cannot be changed to the version in the spec. The spec's minor version
-// must not be older than any working server's, and must be at most one newer than any server's.
+// CheckVersion returns an error if the servers cannot be changed to the version in the spec. The minor version in the
+// spec must not be older than the minor version of any working server. It must be at most one version newer than the
+// minor version of any server.
 func CheckVersion(in Input) error {
 	want, err := version.ParseGeneric(in.Spec.Version)
 	if err != nil {

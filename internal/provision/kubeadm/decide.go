@@ -101,11 +101,11 @@ type Pause int
 const (
 	// Leave means that the paused state is not changed.
 	Leave Pause = iota
-	// Hold pauses the Cluster.
+	// Hold means that the Cluster is paused.
 	Hold
-	// Release ends the pause for this restore.
+	// Release means that the pause for this restore ends.
 	Release
-	// ReleaseAll also ends a pause that an earlier, failed restore left behind.
+	// ReleaseAll means that a pause that an earlier, failed restore left behind also ends.
 	ReleaseAll
 )
 

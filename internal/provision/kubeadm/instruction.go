@@ -29,23 +29,27 @@ type Action = infrav1.TaskAction
 
 // Actions. Each action can be repeated after an interruption.
 const (
-	// Snapshot takes a snapshot. Its arguments are the path of the new file, and the paths of earlier files to remove
-	// afterward.
+	// Snapshot is the action that takes a snapshot. Its arguments are the path of the new file, and the paths of earlier
+	// files to remove afterward.
 	Snapshot = infrav1.TaskEtcdSnapshot
-	// Upload copies a snapshot to a bucket. Its arguments are the path of the snapshot's file and the destination.
+	// Upload is the action that copies a snapshot to a bucket. Its arguments are the path of the snapshot's file and the
+	// destination.
 	Upload = infrav1.TaskEtcdUpload
-	// Prepare creates the data directory of a new etcd from a snapshot. It does not change anything that is in use. Its
-	// arguments are the ID of the restore, the snapshot's file, and the bucket. If the host does not have the file, it
-	// fetches the file from the bucket.
+	// Prepare is the action that creates the data directory of a new etcd from a snapshot. It does not change anything
+	// that is in use. Its arguments are the ID of the restore, the snapshot's file, and the bucket. If the host does not
+	// have the file, it fetches the file from the bucket.
 	Prepare = infrav1.TaskEtcdPrepare
-	// Stop stops etcd, the API server, the controller manager and the scheduler. Its argument is the ID of the restore.
+	// Stop is the action that stops etcd, the API server, the controller manager and the scheduler. Its argument is the ID
+	// of the restore.
 	Stop = infrav1.TaskEtcdStop
-	// Resume restarts the stopped components with unchanged data. Its argument is the ID of the restore.
+	// Resume is the action that restarts the stopped components with unchanged data. Its argument is the ID of the
+	// restore.
 	Resume = infrav1.TaskEtcdResume
-	// Replace starts a new etcd with the prepared data, and then the API server. Its argument is the ID of the restore.
+	// Replace is the action that starts a new etcd with the prepared data, and then the API server. Its argument is the ID
+	// of the restore.
 	Replace = infrav1.TaskEtcdReplace
-	// Join makes an etcd member without data join the new etcd. Its arguments are the ID of the restore, and the URLs
-	// of the new etcd.
+	// Join is the action that makes an etcd member without data join the new etcd. Its arguments are the ID of the
+	// restore, and the URLs of the new etcd.
 	Join = infrav1.TaskEtcdJoin
 )
 

@@ -163,7 +163,7 @@ func (d *decision) why() string {
 	return ""
 }
 
-// undo restarts the stopped control planes and ends the restore. The restore has failed if the parameter why is not
+// undo restarts the stopped control planes and ends the restore. The restore has failed if the why parameter is not
 // empty, and was canceled otherwise.
 func (d *decision) undo(why string) {
 	if d.Restore.Cancel {

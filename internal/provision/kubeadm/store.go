@@ -81,7 +81,7 @@ func name(o *Object) string {
 }
 
 // surplus returns the files that a host must remove: files that exceed the retention, and files that a failed snapshot
-// may have left behind. The parameter more is the number of files that are about to be created.
+// may have left behind. more is the number of files that are about to be created.
 func (d *decision) surplus(host string, more int) []string {
 	if d.Retention <= 0 { // the schedule has been removed
 		return nil

@@ -140,8 +140,8 @@ func refused(field string) error {
 // noProxy makes the client dial the server directly. The dialer checks the server's address, but a proxy would not.
 func noProxy(*http.Request) (*url.URL, error) { return nil, nil }
 
-// straight refuses redirects. Otherwise, a server could redirect client-go to another address, and client-go would send
-// the token there, possibly without TLS.
+// straight refuses redirects. If it did not, a server could redirect client-go to another address, and client-go would
+// send the token there, possibly without TLS.
 type straight struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -10,9 +10,9 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// activeMembers are the members of a fleet for which a simulation computes steps, like activeNodes in a member. They
-// include the next member to start, and each member in which the plan has started. A member becomes inactive when it is
-// complete and has no pending events. Inactive members are only counted, so that the cost of a simulation grows with
+// activeMembers holds the members of a fleet for which a simulation computes steps, like activeNodes in a member. It
+// includes the next member to start, and each member in which the plan has started. A member becomes inactive when it
+// is complete and has no pending events. Inactive members are only counted, so that the cost of a simulation grows with
 // the number of steps rather than the number of members.
 type activeMembers struct {
 	// members contains the indexes of the active members in the list of all members. That list is sorted by name.

@@ -9,7 +9,7 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// activeNodes are the nodes of a member for which steps are computed. Nodes before the active ones have completed the
+// activeNodes holds the nodes of a member for which steps are computed. Nodes before the active ones have completed the
 // plan, and nodes after them have not started. As a result, the cost of a simulation grows with the number of steps
 // rather than the number of nodes.
 type activeNodes struct {

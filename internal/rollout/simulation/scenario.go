@@ -16,7 +16,8 @@ import (
 
 // Scenario is a Plan together with the members and nodes on which it runs.
 type Scenario struct {
-	// Plan is the plan to run. If it has neither clusterName nor clusterSelector, it runs on the first of Clusters.
+	// Plan is the plan to run. If it has neither clusterName nor clusterSelector, it runs on the first cluster in
+	// Clusters.
 	Plan v1.Plan `json:"plan"`
 	// Latest is the version that the channel returns if the plan specifies no version.
 	Latest string `json:"latest,omitempty"`
@@ -54,7 +55,7 @@ type Node struct {
 	Labels        map[string]string `json:"labels,omitempty"`
 	Unschedulable bool              `json:"unschedulable,omitempty"`
 	NotReady      bool              `json:"notReady,omitempty"`
-	// Fails is how many attempts to upgrade the node fail before one succeeds.
+	// Fails is the number of attempts to upgrade the node that fail before one succeeds.
 	Fails int32 `json:"fails,omitempty"`
 	// Hangs makes the upgrade exceed its deadline instead of failing.
 	Hangs     bool      `json:"hangs,omitempty"`

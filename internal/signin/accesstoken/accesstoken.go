@@ -76,7 +76,7 @@ type Verifier struct {
 	verified *cache.LRUExpireCache // values of type Verified, by Digest
 }
 
-// New returns a Verifier for an issuer's tokens. The function member returns the member that a request is for.
+// New returns a Verifier for an issuer's tokens. The member function returns the member that a request is for.
 func New(
 	issuer string, keys *keyring.Keyring, sessions *session.Store, accounts *account.Accounts,
 	member func(*http.Request) string, now func() time.Time,

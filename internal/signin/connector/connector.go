@@ -34,8 +34,8 @@ type User struct {
 	State []byte
 }
 
-// Connector represents an upstream. Connectors also implement at least one of the other interfaces in this package,
-// which are different ways to query users.
+// Connector represents an upstream. Each connector also implements at least one of the other interfaces in this
+// package. These interfaces represent different ways to query users.
 type Connector interface {
 	// Check reports whether the upstream can be queried. It does not need a user.
 	Check(ctx context.Context) error

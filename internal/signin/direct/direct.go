@@ -125,7 +125,7 @@ func (a *Access) KeepDeleted(ctx context.Context, deleted client.Object) error {
 }
 
 // Changes reports whether an event may change the sessions and keys that are sent to members. The event's object must
-// satisfy Decides. The parameter before is nil for a created object, and after is nil for a deleted one. Changes
+// satisfy Decides. The before parameter is nil for a created object, and after is nil for a deleted one. Changes
 // returns false if an event only records a new token in a session that has not been revoked. Such events are frequent,
 // because each new token for direct access causes one.
 func (a *Access) Changes(ctx context.Context, before, after client.Object) bool {
@@ -152,8 +152,8 @@ func (a *Access) Changes(ctx context.Context, before, after client.Object) bool 
 	return told(now) || was != nil && told(was)
 }
 
-// Decides reports whether a Secret affects direct access because it holds a session with tokens for direct access, the
-// keys, or a user's password.
+// Decides reports whether a Secret affects direct access. Such a Secret contains the keys, a user's password, or a
+// session with tokens for direct access.
 func (a *Access) Decides(o client.Object) bool {
 	if o.GetNamespace() != a.Accounts.Namespace {
 		return false

@@ -94,7 +94,7 @@ func New(c Config) (*Connector, error) {
 }
 
 // addresses returns the base addresses of GitHub's web pages and its API. github.com and tenants of ghe.com have a
-// separate host for the API. A GitHub Enterprise Server serves its API below a path.
+// separate host for the API. A GitHub Enterprise Server serves its API under a path.
 func addresses(configured string) (base, api string, err error) {
 	if configured == "" {
 		configured = "https://" + publicHost

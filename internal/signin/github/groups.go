@@ -22,7 +22,7 @@ const (
 	maxLink   = 8 << 10
 )
 
-// groups returns the organizations of which the user is an active member, and the user's teams in these organizations,
+// groups returns the organizations that the user is an active member of, and the user's teams in these organizations,
 // in the format organization/team. It also returns a notice if GitHub omitted some organizations.
 func (c *Connector) groups(ctx context.Context, token string) (groups []string, notice string, err error) {
 	type organization struct {
@@ -74,7 +74,7 @@ func (c *Connector) groups(ctx context.Context, token string) (groups []string, 
 const headerSSO = "X-GitHub-SSO"
 
 // leftOut is a notice for users and the log. It does not name the omitted organizations, because GitHub reports only
-// their numbers.
+// their IDs.
 const leftOut = "GitHub left out organizations that require SAML single sign-on, and their teams: " +
 	"sign in through their single sign-on at GitHub, authorize this app there, and sign in here again"
 

@@ -42,17 +42,17 @@ type Config struct {
 
 // Users describes where users are and which attributes they have.
 type Users struct {
-	// Base is the DN below which users are searched.
+	// Base is the DN of the subtree in which users are searched.
 	Base string
-	// Filter finds a user, for example (&(objectClass=person)(uid={name})). {name} is replaced with the escaped name that
-	// the user entered. On a refresh, {name} is replaced with *, so the rest of the filter determines which users may
-	// refresh.
+	// Filter finds a user, for example (&(objectClass=person)(uid={name})). {name} is replaced with the name that the user
+	// entered, escaped for use in a filter. On a refresh, {name} is replaced with *, so the rest of the filter determines
+	// which users may refresh.
 	Filter string
 	// ID is the attribute that identifies a user, such as entryUUID, ipaUniqueID or objectGUID. Its values must never
 	// be assigned to another user.
 	ID string
 	// Name is the attribute that holds the user's name. Principals contain the value in lower case. The value must be
-	// unique below Base.
+	// unique in the subtree.
 	Name string
 }
 
@@ -60,30 +60,30 @@ type Users struct {
 type Source string
 
 const (
-	// TokenGroups reads the SIDs that Active Directory computes for a user. They include all security groups, even
-	// nested ones.
+	// TokenGroups means that the SIDs that Active Directory computes for a user are read. They include all security
+	// groups, even nested ones.
 	TokenGroups Source = "TokenGroups"
-	// MemberOf reads the user's memberOf attribute. FreeIPA and OpenLDAP with the memberof overlay provide this
-	// attribute.
+	// MemberOf means that the user's memberOf attribute is read. FreeIPA and OpenLDAP with the memberof overlay provide
+	// this attribute.
 	MemberOf Source = "MemberOf"
-	// Search searches for groups that contain the user.
+	// Search means that the hub searches for groups that contain the user.
 	Search Source = "Search"
 )
 
 // Groups describes how the groups of a user are found.
 type Groups struct {
 	Source Source
-	// Base is the DN below which groups are searched. Groups outside Base are ignored.
+	// Base is the DN of the subtree in which groups are searched. Groups outside this subtree are ignored.
 	Base string
 	// Filter finds the groups that contain a user or, for nested groups, another group. {dn} is the DN of the user or
 	// group, and {name} is the name of the user. TokenGroups does not use the filter. MemberOf uses it only for nested
 	// groups, with the default (member={dn}).
 	Filter string
-	// Name is the attribute that holds the name of a group. Principals contain the value in lower case. The value must
-	// be unique below Base. With MemberOf, the name is taken from the first component of the group's DN.
+	// Name is the attribute that holds the name of a group. Principals contain the value in lower case. The value must be
+	// unique in the subtree. With MemberOf, the name is taken from the first component of the group's DN.
 	Name string
-	// Depth is the number of levels of nested groups to search. With 0, only groups that contain the user directly are
-	// found. TokenGroups always includes all levels.
+	// Depth is the number of levels of nested groups to search. If Depth is 0, only the user's direct groups are found.
+	// TokenGroups always includes all levels.
 	Depth int
 }
 

@@ -148,7 +148,7 @@ func (s *session) bindAccount() error {
 	return s.failed("sign in as the service account", err, s.secret)
 }
 
-// limit sets the timeout of the next operation to one second more than the remaining time, so that ctx ends first.
+// limit sets the timeout of the next operation to one second more than the remaining time, so that ctx is done first.
 func (s *session) limit() {
 	if deadline, ok := s.ctx.Deadline(); ok {
 		s.conn.SetTimeout(max(time.Until(deadline), 0) + time.Second)

@@ -24,8 +24,8 @@ const mark = "drover-0-value"
 // they are escaped and because placeholders are allowed only where a filter compares an attribute with a value.
 type template struct{ text string }
 
-// parseTemplate returns a template if text is a valid filter that contains at least one of the placeholders in the
-// argument places, and no others.
+// parseTemplate returns a template if text is a valid filter that contains at least one of the placeholders in places,
+// and no others.
 func parseTemplate(text string, places ...string) (template, error) {
 	if text == "" || len(text) > 4<<10 || strings.Contains(text, mark) {
 		return template{}, fmt.Errorf("%q is not a filter", bounded(text))

@@ -27,8 +27,7 @@ func none() []string { return []string{"1.1"} }
 // errMany is returned if more entries match than the request allows.
 var errMany = errors.New("more entries than allowed")
 
-// request is a search. The field most limits the number of matching entries. If more entries match, search returns
-// errMany.
+// request is a search. most is the maximum number of matching entries. If more entries match, search returns errMany.
 type request struct {
 	what, base string
 	scope      int

@@ -63,7 +63,7 @@ func (p *Pages) open(w http.ResponseWriter, r *http.Request, a authorization) {
 	p.show(r.Context(), w, keys, a, failure{status: http.StatusOK})
 }
 
-// parseAuthorization validates a request from kubectl, or from the portal at the URL hub. If redirect is false, the
+// parseAuthorization validates a request from kubectl, or from the portal at the hub URL. If redirect is false, the
 // error must not be sent to the redirect URI.
 func parseAuthorization(q url.Values, hub string) (a authorization, redirect bool, problem *oauth.Error) {
 	for name, values := range q {

@@ -229,7 +229,7 @@ func (c *Connector) app(p *provider, callback string) (app oauth2.Config, offlin
 	}, offline
 }
 
-// scopes returns the scopes that a login requests, and reports whether refresh tokens are among them. It omits
+// scopes returns the scopes that a login requests, and reports whether the login requests refresh tokens. It omits
 // unsupported scopes, because a provider may refuse a login that requests one.
 func (c *Connector) scopes(p *provider) (scopes []string, offline bool) {
 	wanted := c.Scopes

@@ -88,7 +88,7 @@ type Keys interface {
 }
 
 // Verify returns the claims of a token from the issuer. It also returns the ID of the key that signed the token. The
-// token must have exactly one audience. The function accepted returns the maximum lifetime of tokens for an audience,
+// token must have exactly one audience. The accepted function returns the maximum lifetime of tokens for an audience,
 // or 0 if the audience is not accepted.
 func Verify(raw string, set Keys, issuer string, accepted func(audience string) time.Duration) (c Claims, keyID string,
 	err error) {

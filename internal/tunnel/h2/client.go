@@ -98,8 +98,8 @@ func (f *inflow) add(n int) uint32 {
 	return uint32(n)
 }
 
-// New sends the client's preface and SETTINGS, and starts the client's reader. The client closes the connection when
-// it ends. If New fails, the caller must close the connection.
+// New sends the client's preface and SETTINGS, and starts the client's reader. When the client ends, it closes the
+// connection. If New fails, the caller must close the connection.
 func New(conn net.Conn, cfg Config) (*Client, error) {
 	c := &Client{
 		conn: conn, cfg: cfg, maxHeaderBytes: cfg.MaxHeaderBytes + headerListBytes,
@@ -330,7 +330,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// sayGoodbye sends GOAWAY. It returns when ctx ends, because the other end may no longer be reading.
+// sayGoodbye sends GOAWAY. It returns when ctx is done, because the other end may no longer be reading.
 func (c *Client) sayGoodbye(ctx context.Context) {
 	written := make(chan struct{})
 	go func() {

@@ -95,7 +95,7 @@ func (b *requestBody) count(n int, ends bool) error {
 	return nil
 }
 
-// piece sends a piece of the body as fast as the other end allows. The slice p starts with room for a frame header.
+// piece sends a piece of the body as fast as the other end allows. p starts with room for a frame header.
 func (b *requestBody) piece(p []byte, ends bool) error {
 	for len(p) > frameHeadSize || ends {
 		n, err := b.take(len(p) - frameHeadSize)

@@ -60,7 +60,7 @@ type Issuer struct {
 	client   *http.Client
 }
 
-// pagePath is the path of the hub's page below the hub's URL.
+// pagePath is the path of the hub's page under the hub's URL.
 const pagePath = "/ui"
 
 // ParseURL normalizes the URL of a hub to the format of an issuer URL, which uses https, is in lower case, and contains
