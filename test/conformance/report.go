@@ -188,8 +188,8 @@ is bound to all rights:
 
 - *hub*: through the hub;
 - *replica*: through a manager to which no agent of the member is connected;
-- *agent*: without the hub, at the agent's own address ([direct access](../spec/cluster.md#direct-access)), with the tokens
-  that ` + "`kubectl drover get-token --direct`" + ` gets for a user who has signed in.
+- *agent*: without the hub, at the agent's own address ([direct access](../spec/cluster.md#direct-access)), with the
+  tokens that ` + "`kubectl drover get-token --direct`" + ` gets for a user who has signed in.
 
 If a test passes directly but fails on another way, it runs there again, alone, because a busy machine exceeds the time
 limits of many tests. In ` + "`test/conformance`, `tests.txt` lists the tests, and `accepted.txt`" + ` lists the accepted
