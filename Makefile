@@ -108,9 +108,9 @@ e2e: ## Run an operator's stories on real nodes, with manager and agents as pods
 	@echo "commands and their output: $(stories)/operator.md"
 e2e-clusterapi: ## Create, scale, repair and change a cluster of Hosts with Cluster API and the real kubeadm. Requires root on Linux, and haproxy.
 	hack/e2e-clusterapi.sh $(nodeprograms)
-conformance: ## Run Kubernetes' own end-to-end tests directly, through the hub, through a second manager and at the agent, and write docs/conformance.md. Requires root on Linux.
+conformance: ## Run Kubernetes' own end-to-end tests directly, through the hub, through a second manager and at the agent, and write docs/bench/conformance.md. Requires root on Linux.
 	go run ./hack/labctl check && go run ./hack/labctl build $(nodeprograms)
-	go build -o dist/conformance ./test/conformance && dist/conformance -page docs/conformance.md $(CONFORMANCE)
+	go build -o dist/conformance ./test/conformance && dist/conformance -page docs/bench/conformance.md $(CONFORMANCE)
 
 .PHONY: test-rights
 test-rights: ## Compare users' rights in a member with a model, after each of many random changes: make test-rights SEED=7 ROUNDS=1000

@@ -152,15 +152,8 @@ func report(w io.Writer, all outcomes) {
 			fmt.Fprintf(w, "| %s | %s | %d, %d | %d, %d |\n", o.way, b.name, b.descriptors, a.descriptors, b.resident>>20, a.resident>>20)
 		}
 	}
-	fmt.Fprint(w, "\n| way | test | state | why it is accepted |\n|---|---|---|---|\n")
-	for _, d := range all.differences() {
-		why := d.reason
-		if why == "" {
-			why = "**not accepted**: " + strings.ReplaceAll(d.failure, "|", `\|`)
-		}
-		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", d.way, strings.ReplaceAll(d.name, "|", `\|`), d.state, why)
-	}
-	fmt.Fprint(w, "\nTests that did not pass directly, and so did not run on the other ways:\n\n")
+	reportDifferences(w, all)
+	fmt.Fprint(w, "\nThese tests did not pass directly, and therefore did not run on the other ways:\n\n")
 	for _, r := range all[0].results {
 		if r.state != passed {
 			fmt.Fprintf(w, "- %s: %s\n", r.state, r.name)
@@ -168,18 +161,39 @@ func report(w io.Writer, all outcomes) {
 	}
 }
 
+// reportDifferences writes a table with one row for each test, state and reason.
+func reportDifferences(w io.Writer, all outcomes) {
+	fmt.Fprint(w, "\n| way | test | state | reason for accepting it |\n|---|---|---|---|\n")
+	ways, rows := map[string][]string{}, []string{}
+	for _, d := range all.differences() {
+		why := d.reason
+		if why == "" {
+			why = "**not accepted**: " + strings.ReplaceAll(d.failure, "|", `\|`)
+		}
+		row := fmt.Sprintf("%s | %s | %s", strings.ReplaceAll(d.name, "|", `\|`), d.state, why)
+		if ways[row] = append(ways[row], d.way); len(ways[row]) == 1 {
+			rows = append(rows, row)
+		}
+	}
+	for _, row := range rows {
+		fmt.Fprintf(w, "| %s | %s |\n", strings.Join(ways[row], ", "), row)
+	}
+}
+
 const head = `# Kubernetes' own end-to-end tests
 
-Made by ` + "`make conformance`" + `; do not edit. The tests of Kubernetes %s ran against a member with two real
-nodes: directly at its API server (*direct*), and then, as a user who is bound to all rights, each test that had passed:
+` + "`make conformance`" + ` writes this page; do not edit it. The tests of Kubernetes %s ran against a member with
+two real nodes, directly at its API server (*direct*). Each test that passed then ran on the other ways, as a user who
+is bound to all rights:
 
 - *hub*: through the hub;
 - *replica*: through a manager to which no agent of the member is connected;
-- *agent*: without the hub, at the agent's own address ([direct access](spec/cluster.md#direct-access)), with the tokens
-  that ` + "`kubectl drover get-token --direct`" + ` gets for a user who has signed in.
+- *agent*: without the hub, at the agent's own address ([direct access](../spec/cluster.md#direct-access)), with the
+  tokens that ` + "`kubectl drover get-token --direct`" + ` gets for a user who has signed in.
 
-A test that passes directly and fails on another way runs there again, alone: many have bounds that a busy machine exceeds. Which tests run is in
-` + "`test/conformance/tests.txt`" + `; ` + "`accepted.txt`" + ` beside it has the differences that are accepted, by way.
+If a test passes directly but fails on another way, it runs there again, alone, because a busy machine exceeds the time
+limits of many tests. In ` + "`test/conformance`, `tests.txt` lists the tests, and `accepted.txt`" + ` lists the accepted
+differences for each way.
 
 Drover %s, %s, %d tests at a time: %s.
 

@@ -55,25 +55,25 @@ func (p *drillPage) write(t *testing.T) {
 	}
 	text := fmt.Sprintf(`# A restore with %d members
 
-Made by `+"`make drill`"+` at commit %s: %d cores, load after it %.14s. Hub, etcd and manager are processes. The members are simulated by test/fleetsim: keys, tunnels and backoff are real, but sets and Plans are only recorded and not applied. The test is `+"`TestARestoreWith100Members`"+`.
+`+"`make drill`"+` wrote this page at commit %s, on a machine with %d cores and, after the run, a load of %.14s. The hub, etcd and the manager are processes. test/fleetsim simulates the members: keys, tunnels and backoff are real, but sets and Plans are only recorded and not applied. The test is `+"`TestARestoreWith100Members`"+`.
 
-etcd is restored from a snapshot that was taken while a Plan was in progress and a second Plan had not started. After the snapshot, the first Plan continued with another version, the second was deleted, one binding was deleted and another was created, each in %d members, and the agents of %d of these were revoked. Nothing was sent to the other %d. The test deletes the Secrets of those agents again before the manager starts, as [the backup page](../operations/backup.md) recommends. It does not cover Hosts, direct access, users and tokens, replicas, or a load balancer that is opened later.
+etcd is restored from a snapshot that was taken while a Plan was in progress and a second Plan had not started. After the snapshot, the first Plan continued with another version, the second Plan was deleted, one binding was deleted, and another binding was created. Each of these changes reached %d members, and the agents of %d of these members were then revoked. Nothing was sent to the other %d members. Before the manager starts, the test deletes the Secrets of the revoked agents again, as [Backup](../operations/backup.md) recommends. The test does not cover Hosts, direct access, users and tokens, replicas, or a load balancer that starts to accept connections later.
 
-| action of the restored hub before the confirmation | count |
+| action of the restored hub before its changes are confirmed | count |
 |---|---|
 | a set was sent to a member, or removed there | 0 |
 | a Plan started in a member | 0 |
-| a revoked agent was sent anything | 0 |
+| anything was sent to a revoked agent | 0 |
 | a member was not listed, or listed without the deleted binding, the deleted Plan and the new binding | 0 of %d |
 
-What `+"`kubectl drover restored --all`"+` prints for each waiting member, here for the first one:
+For each waiting member, `+"`kubectl drover restored --all`"+` prints the changes. For the first member, they are:
 
 `+"```\n%s\n```"+`
 
 | step | s | the manager's CPU until then, s | writes on the hub until then |
 |---|---|---|---|
 %s
-The second row includes the time in which agents reconnect, of which the longest wait is half a minute. A Plan does not start, and is therefore not listed, before that time is over.
+The second row includes the time in which agents reconnect. An agent waits for up to half a minute before it does. A Plan does not start before that time is over, and is not listed earlier either.
 `, drillMembers, commit, runtime.NumCPU(), load, drillMembers-drillUntouched, drillRevoked, drillUntouched, waiting, p.listed, p.rows.String())
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)

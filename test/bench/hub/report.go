@@ -36,10 +36,11 @@ func writeReport(w io.Writer, c circumstances, r *results, e extent) {
 	}
 	fmt.Fprintf(w, "%s, commit %s, %s, %s, %d CPUs (%s), Linux %s, load before the run %s, %.0f s.\n\n",
 		c.at.UTC().Format("2006-01-02 15:04 UTC"), c.commit, runtime.Version(), runtime.GOARCH, runtime.NumCPU(), c.cpu, c.kernel, c.loadThen, c.took.Seconds())
-	fmt.Fprint(w, "Two control planes, manager, agents and the client are processes on one machine, over loopback; etcd does not sync to disk.\n"+
-		"Direct requests and requests through the hub run in turns. \"Floor\" is the same measurement without Drover:\n"+
-		"the member's API server itself, or a control plane without a manager. Percentiles use the nearest rank.\n"+
-		"Resident is VmRSS, which counts the pages of the binary for each process. The peers were measured on a\n"+
+	fmt.Fprint(w, "Two control planes, the manager, the agents and the client are processes on one machine and\n"+
+		"communicate over loopback. etcd does not sync to disk. Direct requests alternate with requests through the\n"+
+		"hub. \"Floor\" is the same measurement without Drover, with the member's API server itself or with a control\n"+
+		"plane without a manager. Percentiles use the nearest rank.\n"+
+		"Resident memory is VmRSS, which counts the pages of the binary for each process. The peers were measured on a\n"+
 		"similar machine (two cores, Kubernetes 1.36.3), not in this run.\n\n")
 	fmt.Fprint(w, "| what | floor | measured | ratio | peers | goal | |\n|---|--:|--:|--:|---|---|---|\n")
 	for _, row := range rows(r, e) {

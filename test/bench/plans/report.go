@@ -53,27 +53,27 @@ func machine() string {
 	if err != nil {
 		load = []byte("unknown")
 	}
-	return fmt.Sprintf("%d cores, load before it %.14s", runtime.NumCPU(), load)
+	return fmt.Sprintf("%d cores and, before the run, a load of %.14s", runtime.NumCPU(), load)
 }
 
 // write writes the page.
 func (r *results) write(out io.Writer) error {
 	text := &strings.Builder{}
-	fmt.Fprintf(text, "# What Plans cost\n\nMade by `make bench-plans` at commit %s: %s, which all processes share. All times are measured with a watch.\n", r.commit, r.machine)
+	fmt.Fprintf(text, "# The cost of Plans\n\n`make bench-plans` wrote this page at commit %s, on a machine with %s. All processes share the cores. All times are measured with a watch.\n", r.commit, r.machine)
 	r.writeMember(text)
 	if r.fleet != nil {
 		r.fleet.write(text)
 	}
-	fmt.Fprintf(text, "\n## The planner\n\nOne step for a fleet of which half is complete, and one for a member of whose ten nodes half are complete: "+
-		"`go test ./internal/rollout -run '^$' -bench '^BenchmarkNext' -count 3`\n\n```\n%s\n```\n", r.planner)
+	fmt.Fprintf(text, "\n## The planner\n\nEach iteration computes one step for a fleet of which half is complete, and one step for a member that has completed five of its ten nodes. The command is "+
+		"`go test ./internal/rollout -run '^$' -bench '^BenchmarkNext' -count 3`.\n\n```\n%s\n```\n", r.planner)
 	_, err := io.WriteString(out, text.String())
 	return err
 }
 
 func (r *results) writeMember(text *strings.Builder) {
-	text.WriteString("\n## One member\n\nA real control plane with its Job controller and a real agent, with one simulated node whose containers succeed immediately. " +
-		"Each Plan is created when the status of the previous one reports that it is complete.\n\n" +
-		"| Plans, ms p50 / max | Plan created → Job | the same pods evicted directly | Job complete → label | the runner adds | goal | label → status complete | writes for each |\n|---|---|---|---|---|---|---|---|\n")
+	text.WriteString("\n## One member\n\nThe benchmark uses a real control plane with its Job controller, a real agent, and one simulated node whose containers succeed immediately. " +
+		"Each Plan is created as soon as the status of the previous Plan reports that it is complete.\n\n" +
+		"| Plans, ms p50 / max | Plan created → Job | the same pods evicted directly | Job complete → label | added by the runner | goal | label → status complete | writes for each |\n|---|---|---|---|---|---|---|---|\n")
 	for _, w := range r.rows {
 		job, label, runner := w.column(func(m moments) time.Duration { return m.job }), w.column(func(m moments) time.Duration { return m.label - m.jobDone }), w.column(moments.runner)
 		goal := ""
@@ -86,7 +86,7 @@ func (r *results) writeMember(text *strings.Builder) {
 	}
 	fmt.Fprintf(text, "| system-upgrade-controller, a real node, n=20 | %.0f / 90 | | %.0f | %.0f | | | |\n", ms(sucJob), ms(sucLabel), ms(sucJob+sucLabel))
 	text.WriteString("\nWrites are all writes to the member's API server, including writes of the Job controller, the simulated kubelet and the benchmark. " +
-		"Just before each Plan that drains, the same number of pods is evicted directly and in parallel, and this time is not attributed to the runner. The figures of system-upgrade-controller were measured on this machine at another time. The first figure includes about 20 ms for the start of `curl`.\n\n" +
+		"Just before each Plan with a drain, the same number of pods is evicted directly and in parallel. This time is not attributed to the runner. The figures for system-upgrade-controller were measured on this machine at another time, and the first one includes about 20 ms for starting `curl`.\n\n" +
 		"| agent at rest | resident MiB | anonymous MiB | goal | CPU, % of a core |\n|---|---|---|---|---|\n")
 	for n, i := range r.idle {
 		goal := int64(goalResident)

@@ -50,7 +50,7 @@ func (c costs) sum() (all time.Duration) {
 
 // writeCosts writes the table of CPU times.
 func writeCosts(text *strings.Builder, rows []row) {
-	fmt.Fprintf(text, "\nCPU for each binding, in ms, from the first write until the last has arrived. Later work, such as the status, counts if it falls into that time.\n\n| what | %s | all |\n|%s\n",
+	fmt.Fprintf(text, "\nThe next table shows the CPU time for each binding, in ms, from the first write until the last binding has arrived. Later work for a binding, such as its status, counts if it falls within that time.\n\n| what | %s | all |\n|%s\n",
 		strings.Join(costNames(), " | "), strings.Repeat("---|", len(costNames())+2))
 	for _, r := range rows {
 		if r.costs.sum() == 0 {

@@ -16,9 +16,9 @@ import (
 // report prints the rows as a table.
 func report(out io.Writer, n int, rows []row, sizes []size) error {
 	text := &strings.Builder{}
-	fmt.Fprintf(text, "# A binding from the hub to the member\n\nMade by `make bench-tenancy` on %d cores, which hub, member, manager, agent and the bench share. %d samples each.\n"+
-		"Time runs from the write on the hub until the member's API server sends it to a watch, or until its SubjectAccessReview shows it.\n"+
-		"Rows \"in turns\" are compared with direct writes that run in turns with them. The other rows are compared with the first row, whose direct writes ran on an otherwise idle machine.\n\n", runtime.NumCPU(), n)
+	fmt.Fprintf(text, "# A binding from the hub to the member\n\n`make bench-tenancy` wrote these tables on a machine with %d cores, which the hub, the member, the manager, the agent and the benchmark share. Each row has %d samples.\n"+
+		"Time is measured from the write on the hub until the member's API server sends the change to a watch, or until a SubjectAccessReview in the member shows the change.\n"+
+		"The rows \"in turns\" are compared with direct writes that alternate with the bindings. The other rows are compared with the first row, whose direct writes ran on an otherwise idle machine.\n\n", runtime.NumCPU(), n)
 	text.WriteString("| what | p50 ms | p99 ms | last ms | relative to a direct write's p50 | goal | hub writes | member writes | manager CPU ms |\n|---|---|---|---|---|---|---|---|---|\n")
 	for _, r := range rows {
 		slices.Sort(r.took)
@@ -32,11 +32,11 @@ func report(out io.Writer, n int, rows []row, sizes []size) error {
 		fmt.Fprintf(text, "| %s | %.1f | %.1f | %.1f | %s | %s | %s | %s | %s |\n", r.what, ms(at(r.took, 50)), ms(at(r.took, 99)), ms(r.took[len(r.took)-1]),
 			times, outcome, figure(r.hub), figure(r.member), figure(ms(r.cpu)))
 	}
-	text.WriteString("\nWrites are counted by the API servers for each binding, without leases: on the hub the benchmark's own write, the status and events, and in the member the stored set and the object.\n" +
-		"The rows with many members measure one write each, until every member has received the set. Their agents are simulated in the benchmark's process and apply nothing. Writes and CPU are the hub's totals for all members.\n")
+	text.WriteString("\nThe API servers count the writes for each binding, without leases. On the hub, these are the benchmark's own write, the status and the events. In the member, they are the stored set and the object.\n" +
+		"Each row with many members measures one write until every member has received the set. In these rows, the benchmark's process simulates the agents, which apply nothing. Writes and CPU are the hub's totals for all members.\n")
 	writeCosts(text, rows)
 	for _, s := range sizes {
-		fmt.Fprintf(text, "\nResident memory %s, after %s of rest: agent %.1f MiB (anonymous %.1f), manager %.1f MiB (anonymous %.1f).\n", s.when, restTime,
+		fmt.Fprintf(text, "\nResident memory %s, after %s of rest: the agent %.1f MiB (anonymous %.1f), the manager %.1f MiB (anonymous %.1f).\n", s.when, restTime,
 			mib(s.agent.RSS), mib(s.agent.Anonymous), mib(s.manager.RSS), mib(s.manager.Anonymous))
 	}
 	_, err := io.WriteString(out, text.String())

@@ -136,9 +136,9 @@ func writeReport(w io.Writer, r *results, quick bool, took time.Duration) {
 	fmt.Fprintf(w, "%s, commit %s, %s, %s, %d CPUs (%s), Linux %s, load %s, %.0f s.\n\n",
 		time.Now().UTC().Format("2006-01-02 15:04 UTC"), commit(), runtime.Version(), runtime.GOARCH, runtime.NumCPU(),
 		cpuModel(), firstField("/proc/sys/kernel/osrelease"), load(), took.Seconds())
-	fmt.Fprintf(w, "Backend, agent and hub are processes on one machine that communicate over loopback with TLS 1.3. The\n"+
-		"candidates run in turns. Each value is the median of its rounds, and each ratio is the median of the\n"+
-		"ratios of all rounds. Other work on the machine changes absolute values, so compare only within a row.\n\n")
+	fmt.Fprintf(w, "The backend, the agent and the hub are processes on one machine and communicate over loopback with TLS 1.3.\n"+
+		"The candidates take turns. Each value is the median of its rounds, and each ratio is the median of the\n"+
+		"ratios of all rounds. Other work on the machine changes absolute values, so compare figures only within a row.\n\n")
 	fmt.Fprintf(w, "| measure | direct | remotedialer | drover | drover / direct | drover / remotedialer | goal | |\n|---|--:|--:|--:|--:|--:|---|---|\n")
 	for _, row := range rows() {
 		result := ""
