@@ -6,11 +6,11 @@ package baseline
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -184,10 +184,11 @@ func (m *member) undefine(t *testing.T, o *unstructured.Unstructured) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
-		if err := m.Client.Get(ctx, client.ObjectKeyFromObject(o), o.DeepCopy()); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("got %v, want the definition gone", err)
+		err := m.Client.Get(ctx, client.ObjectKeyFromObject(o), o.DeepCopy())
+		if err == nil {
+			return errors.New("the definition exists, want it gone")
 		}
-		return nil
+		return client.IgnoreNotFound(err)
 	})
 }
 

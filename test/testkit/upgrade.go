@@ -70,8 +70,12 @@ func ReadUpgradeToEnd(t *testing.T, request string, serve func(http.RoundTripper
 	}
 	reader := bufio.NewReader(conn)
 	response, err := http.ReadResponse(reader, nil)
-	if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatalf("got %+v, %v, want 101", response, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("got %s, want status 101", response.Status)
 	}
 	if _, err := io.WriteString(conn, "ping"); err != nil {
 		t.Fatal(err)

@@ -96,7 +96,7 @@ func TestWaveIsApproved(t *testing.T) {
 		t.Errorf("the approvals are %+v, want that of wave prod with a user", plan.Spec.Approvals)
 	}
 	manages := func(f metav1.ManagedFieldsEntry) bool {
-		return f.FieldsV1 != nil && strings.Contains(string(f.FieldsV1.Raw), "f:approvals")
+		return f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), "f:approvals")
 	}
 	for _, f := range plan.ManagedFields {
 		if manages(f) && strings.HasPrefix(f.Manager, "kubectl") {
