@@ -141,6 +141,7 @@ func TestUsersSeeAPartOfTheClustersThatTheyCanReach(t *testing.T) {
 		h.bind(alice, two, true)
 		other := h.follow(t, alice, query+"&resume="+mark)
 		other.until("clusters", a+"/one", a+"/two")
+		some.until("clusters", a+"/one", a+"/two") // or it could show Cluster two and its end later
 		h.bind(alice, two, false)
 		some.until("clusters", a+"/one")
 	})
