@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/baseline"
 )
 
-// live is the stored part of an object in the member.
+// live holds the parts of a member's object that the agent stores.
 type live struct {
 	uid      types.UID
 	mark     uint64 // see kube.Mark
@@ -32,13 +32,13 @@ type live struct {
 const (
 	// maxHealthMessage is the maximum length of a message about an object's health, in bytes.
 	maxHealthMessage = 200
-	// page is the maximum number of whole objects in a page of a list. An object can have more than a megabyte.
+	// page is the maximum number of whole objects in a page of a list. A single object can be larger than a megabyte.
 	page = 10
 )
 
 type liveStore = watch.Store[*kube.Whole, live]
 
-// follow watches the objects of a kind that carry the label of a Baseline.
+// follow watches the objects of one kind that have a Baseline's label.
 type follow struct {
 	served
 	version   string // apiVersion of the kind
@@ -47,7 +47,7 @@ type follow struct {
 	forbidden atomic.Bool // whether the last request was refused
 }
 
-// readLive returns the function that extracts the stored part of an object of a kind.
+// readLive returns the function that extracts the stored parts of an object of the given kind.
 func readLive(k kind, name string) func(*kube.Whole) (live, bool) {
 	manager, secret := baseline.User(name), ref{kind: k}.secret()
 	return func(o *kube.Whole) (live, bool) {
@@ -69,14 +69,14 @@ func readLive(k kind, name string) func(*kube.Whole) (live, bool) {
 	}
 }
 
-// interest is the part of the objects with the Baseline's label that the agent stores. Any user in the member can give
-// their objects this label.
+// interest determines which objects with the Baseline's label the agent stores. Any user in the member can add this
+// label to their own objects.
 type interest struct {
 	refs map[ref]bool
 	lost bool // whether objects that the Baseline's user applied may be missing in refs
 }
 
-// same reports whether the interest is still that in the objects of an inventory.
+// same reports whether the interest still matches the objects of an inventory.
 func (i *interest) same(store *inventory) bool {
 	if i == nil || i.lost != store.lost || len(i.refs) != len(store.entries) {
 		return false
@@ -89,7 +89,7 @@ func (i *interest) same(store *inventory) bool {
 	return true
 }
 
-// setInterest updates the interest to the objects of the inventory.
+// setInterest updates the interest to match the objects of the inventory.
 func (b *kept) setInterest() {
 	if b.store.interest.Load().same(&b.store) {
 		return
@@ -101,7 +101,7 @@ func (b *kept) setInterest() {
 	b.store.interest.Store(now)
 }
 
-// cares reports whether the agent stores an object with the Baseline's label.
+// cares reports whether the agent stores the given object, which has the Baseline's label.
 func (b *kept) cares(r ref, now live) bool {
 	i := b.store.interest.Load()
 	return i != nil && (i.refs[r] || i.lost && now.mark != 0)
@@ -141,7 +141,7 @@ func (b *kept) follow(k kind, version string, s served) *follow {
 		Labels: v1.LabelBaseline + "=" + b.name, Log: b.options.Log,
 		Page: page,
 		OnError: func(err error) {
-			// After NotFound, the objects are gone, and no event says so.
+			// No event reports that the objects are gone after a NotFound error.
 			if apierrors.IsForbidden(err) && !f.forbidden.Swap(true) || apierrors.IsNotFound(err) {
 				b.options.Changed(id)
 			}
@@ -152,7 +152,7 @@ func (b *kept) follow(k kind, version string, s served) *follow {
 	return f
 }
 
-// unfollow ends a watch, unless another one has replaced it.
+// unfollow ends a watch, unless another watch has replaced it.
 func (b *kept) unfollow(k kind, f *follow) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

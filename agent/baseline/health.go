@@ -14,10 +14,10 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// defaultHealthTime is how long an object may take to become healthy if the set does not say so.
+// defaultHealthTime is how long an object may take to become healthy if the set does not specify a time.
 const defaultHealthTime = 5 * time.Minute
 
-// judge counts an applied object as healthy, or reports why it is not healthy.
+// judge counts an applied object if it is healthy. Otherwise, it reports why the object is not healthy.
 func (p *pass) judge(w wanted, now live) {
 	p.mu.Lock()
 	since, late := p.late[w.ref]
@@ -57,7 +57,8 @@ type verdict struct {
 	again   time.Duration // time until the verdict changes; 0 if only the object changes it
 }
 
-// verdictOf judges an object that has not been healthy for some time.
+// verdictOf judges an object that is not healthy. The waited parameter is the time since the object was first seen in
+// that state.
 func verdictOf(now live, definition bool, waited, patience time.Duration) verdict {
 	why := now.message
 	if why == "" {
@@ -76,8 +77,8 @@ func verdictOf(now live, definition bool, waited, patience time.Duration) verdic
 	return verdict{protocol.SetUnhealthy, fmt.Sprintf("it was not healthy within %s: %s", patience, why), 0}
 }
 
-// mayRepair decides whether an object that another client has changed or deleted is applied again. If not, it reports
-// the reason.
+// mayRepair reports whether to reapply an object that another client has changed or deleted. If not, it records the
+// reason as a problem.
 func (p *pass) mayRepair(w wanted, now live, there bool) bool {
 	if p.content.Drift == v1.DriftReport {
 		p.report(w.ref, protocol.SetDrifted, drift(now, there))
@@ -116,7 +117,7 @@ func drift(now live, there bool) string {
 	return "another client changes it"
 }
 
-// fights reports a fight until the budget for repairs has been reset, and schedules a pass for the time of the reset.
+// fights reports a fight until the budget for repairs is reset, and schedules a pass for that time.
 func (p *pass) fights(r ref) bool {
 	p.mu.Lock()
 	b := p.budgets[r]

@@ -31,7 +31,7 @@ const (
 	keyInventory                   = "inventory"
 	// maxInventory is the maximum size of a stored inventory, in bytes.
 	maxInventory = 900_000
-	// maxUnpacked is the maximum size of an inventory that is read, in bytes.
+	// maxUnpacked is the maximum size of an inventory after decompression, in bytes.
 	maxUnpacked = 8 << 20
 )
 
@@ -51,7 +51,7 @@ type entry struct {
 
 func (e entry) ref() ref { return refOf(e.APIVersion, e.Kind, e.Namespace, e.Name) }
 
-// record is the content of an inventory. It suffices to remove the objects if the set is lost.
+// record is the content of an inventory. It contains enough data to remove the objects even if the set is lost.
 type record struct {
 	Name           string                    `json:"name"`
 	DeletionPolicy v1.BaselineDeletionPolicy `json:"deletionPolicy,omitempty"`
@@ -92,7 +92,7 @@ func (i *inventory) load(ctx context.Context) error {
 		return err
 	}
 	var r record
-	// The record decides as which user the agent deletes objects.
+	// The name in the record determines the user that the agent impersonates to delete objects.
 	if json.Unmarshal(raw, &r) != nil || secretName(set.ID(set.Baseline, r.Name)) != i.secret {
 		return errors.New("the Secret " + i.secret + " is not an inventory: restore it or delete it")
 	}
@@ -117,7 +117,7 @@ func (e entry) refused() string {
 	return baseline.Refuse(o)
 }
 
-// describe records the data that the removal of the objects needs.
+// describe records the data that is needed to remove the objects.
 func (i *inventory) describe(name string, policy v1.BaselineDeletionPolicy) {
 	if i.name != name || i.policy != policy {
 		i.name, i.policy, i.changed = name, policy, true

@@ -26,7 +26,7 @@ import (
 type Options struct {
 	Client  *kube.Client
 	Secrets *kube.Secrets // Secrets in the agent's namespace
-	// Write calls write as soon as the agent may write to a place. The parameter id is the ID of the set.
+	// Write calls write as soon as the agent may write to the place. The id parameter is the ID of the set.
 	Write func(ctx context.Context, place, id string, write func(context.Context) error) error
 	// Changed is called with the ID of a set when one of its objects has changed.
 	Changed func(id string)
@@ -55,14 +55,14 @@ func (k *Keeper) Wait() { k.running.Wait() }
 
 // Result is the state of a Baseline.
 type Result struct {
-	// Problems are the objects that are not in the desired state.
+	// Problems lists the objects that are not in the desired state.
 	Problems []protocol.SetObject
 	State    protocol.BaselineState
 	// Again is the time until Keep must be called again. It is 0 if only a change makes another call necessary.
 	Again time.Duration
 }
 
-// kept is a Baseline in the member.
+// kept is the state of a Baseline in the member.
 type kept struct {
 	*Keeper
 	id, name string
@@ -76,7 +76,7 @@ type kept struct {
 	mu      sync.Mutex // guards the fields below while objects are written in parallel
 	store   inventory
 	budgets map[ref]*repair.Budget
-	late    map[ref]time.Time // since when an object has not been healthy
+	late    map[ref]time.Time // when each unhealthy object was first seen in that state
 }
 
 // of returns the Baseline of a set.
@@ -97,13 +97,13 @@ func (b *kept) named(name string) {
 	b.name, b.objects = name, b.options.Client.Objects().As(baseline.User(name))
 }
 
-// Keep applies the objects of a Baseline, and deletes objects that are no longer part of it. The parameter values is
+// Keep applies the objects of a Baseline, and deletes objects that are no longer part of it. The values parameter is
 // nil if the values of the Cluster are not known.
 func (k *Keeper) Keep(ctx context.Context, id string, content *set.BaselineContent, values map[string]string) Result {
 	b := k.of(id)
 	p := &pass{kept: b, now: k.options.Now()}
 	p.state = protocol.BaselineState{Revision: content.Revision, Objects: int32(len(content.Objects))}
-	if !b.store.read { // the events of objects that the inventory lacked are lost
+	if !b.store.read { // the watches dropped events of objects that the inventory lacked
 		b.stopWatches(nil)
 	}
 	if set.ID(set.Baseline, content.Name) != id || len(content.Name) > maxName {
@@ -118,7 +118,7 @@ func (k *Keeper) Keep(ctx context.Context, id string, content *set.BaselineConte
 	return p.result()
 }
 
-// maxName is the maximum length of the name of a Baseline: the name is the value of a label.
+// maxName is the maximum length of a Baseline's name, because the name is used as the value of a label.
 const maxName = 63
 
 // want replaces the desired content.

@@ -17,11 +17,11 @@ import (
 	"github.com/drover-dev/drover/agent/kube"
 )
 
-// missAgain is how long the agent assumes that the API server still does not serve a kind.
+// missAgain is how long the agent waits before it checks again for a kind that the API server did not serve.
 const missAgain = time.Second
 
-// kinds finds out where the API server serves a kind. The list of a group changes only when a kind is installed, so it
-// is read again only for a kind that is not in it.
+// kinds finds the API path at which the API server serves a kind. The list of a group changes only when a kind is
+// installed, so the list is read again only for a kind that it does not contain.
 type kinds struct {
 	client *kube.Client
 	now    func() time.Time
@@ -30,7 +30,7 @@ type kinds struct {
 	groups map[string]groupKinds
 }
 
-// groupKinds are the kinds in a version of an API group.
+// groupKinds holds the kinds in one version of an API group.
 type groupKinds struct {
 	read  time.Time
 	kinds map[string]served
@@ -60,7 +60,7 @@ func newKinds(client *kube.Client, now func() time.Time) *kinds {
 	return &kinds{client: client, now: now, groups: map[string]groupKinds{}}
 }
 
-// forget makes find look again for the kinds of a version of an API group.
+// forget makes find request the kinds of an API group version again.
 func (k *kinds) forget(apiVersion string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -69,7 +69,7 @@ func (k *kinds) forget(apiVersion string) {
 	}
 }
 
-// find returns a kind. The result ok is false if the API server does not serve the kind.
+// find returns a kind. The ok result is false if the API server does not serve the kind.
 func (k *kinds) find(ctx context.Context, apiVersion, name string) (found served, ok bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

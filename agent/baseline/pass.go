@@ -53,7 +53,7 @@ func (p *pass) report(r ref, phase protocol.SetPhase, message string) {
 	p.problem(protocol.SetObject{Object: r.String(), Phase: phase, Message: message})
 }
 
-// fail reports a problem of the whole Baseline.
+// fail reports a problem that affects the whole Baseline.
 func (p *pass) fail(message string) {
 	p.problem(protocol.SetObject{Object: "Baseline " + p.id, Phase: protocol.SetFailed, Message: message})
 }
@@ -96,10 +96,11 @@ func (p *pass) keep(ctx context.Context) {
 	}
 }
 
-// adopt records and returns objects that the Baseline's user applied and that are not wanted, if the inventory was
-// lost. At any other time, such an object is a forgery: any user in the member can choose labels and field managers,
-// and without the right to delete an object, they could have the agent delete it. Objects with the Baseline's label
-// that its user did not apply may be copies that Kubernetes makes, such as an EndpointSlice of a Service.
+// adopt does nothing unless the inventory was lost. It records and returns the objects that the Baseline's user applied
+// and that are no longer wanted. At any other time, such an object is a forgery. Any user in the member can choose
+// labels and field managers, and could otherwise make the agent delete an object that the user is not allowed to
+// delete. An object that has the Baseline's label but was applied by another user may be a copy that Kubernetes made,
+// such as an EndpointSlice of a Service.
 func (p *pass) adopt() (doomed []entry) {
 	if !p.store.lost {
 		return nil
@@ -119,7 +120,7 @@ func (p *pass) adopt() (doomed []entry) {
 	return doomed
 }
 
-// stopUnused ends the watches of kinds of which the inventory has no objects.
+// stopUnused ends the watches of kinds that have no objects in the inventory.
 func (p *pass) stopUnused() {
 	used := map[kind]bool{}
 	for r := range p.store.entries {
@@ -200,7 +201,7 @@ func (p *pass) locate(ctx context.Context, w wanted) *follow {
 	return nil
 }
 
-// notServed reports an object of a kind that the API server does not serve. A definition of the kind may have just been
+// notServed reports an object whose kind the API server does not serve. A definition of the kind may have just been
 // applied.
 func (p *pass) notServed(w wanted) {
 	phase := protocol.SetFailed

@@ -21,7 +21,7 @@ import (
 const goneAgain = time.Second
 
 // Remove deletes the objects of a Baseline, or leaves them in the member if the deletion policy is Orphan. It then
-// deletes the inventory. The result has no problems once nothing is left to do.
+// deletes the inventory. Once everything has been removed, the result contains no problems.
 func (k *Keeper) Remove(ctx context.Context, id string) Result {
 	b := k.of(id)
 	p := &pass{kept: b, now: k.options.Now()}
@@ -65,7 +65,7 @@ func (p *pass) prune(ctx context.Context, doomed []entry) {
 	}
 }
 
-// errNotServed is returned for an object of a kind that the API server does not serve.
+// errNotServed is returned for an object whose kind the API server does not serve.
 var errNotServed = errors.New("this cluster does not serve its kind at the moment")
 
 func (p *pass) pruneOne(ctx context.Context, e entry) {
@@ -84,8 +84,8 @@ func (p *pass) pruneOne(ctx context.Context, e entry) {
 	}
 }
 
-// unservedFor returns how long the API server has not served the kind of an object. The kind may be missing for a short
-// time, for example while an API server starts.
+// unservedFor returns the time for which the API server has not served the kind of an object. The kind may be missing
+// for a short time, for example while an API server starts.
 func (p *pass) unservedFor(r ref) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +120,7 @@ func (p *pass) delete(ctx context.Context, e entry) (gone bool, err error) {
 	switch {
 	case apierrors.IsNotFound(err):
 		return true, nil
-	case apierrors.IsConflict(err): // another object has the name now
+	case apierrors.IsConflict(err): // another object now has this name
 		return false, nil
 	case err != nil:
 		return false, err

@@ -33,7 +33,7 @@ func (r ref) String() string {
 	return r.name + " " + r.namespace + "/" + r.object
 }
 
-// place returns the destination of a write, as in agent/apply.
+// place returns the destination of a write in the format that agent/apply uses.
 func (r ref) place() string {
 	switch {
 	case r.kind == kind{"", "Namespace"}:
@@ -54,13 +54,13 @@ func refOf(apiVersion, kindName, namespace, name string) ref {
 	return ref{kind{baseline.Group(apiVersion), kindName}, namespace, name}
 }
 
-// wanted is an object that the Baseline contains. It does not hold the object itself, because a decoded object takes
-// ten times as much memory as its JSON.
+// wanted describes an object that the Baseline contains. It does not hold the object itself, because a decoded object
+// takes ten times as much memory as its JSON.
 type wanted struct {
 	ref
 	apiVersion string
 	at         int    // index in the content
-	digest     string // digest of the object as it is applied
+	digest     string // digest of the object that is applied
 	problem    *protocol.SetObject
 }
 
@@ -69,7 +69,7 @@ func (w wanted) stage() int { return baseline.Stage(w.apiVersion, w.name) }
 // digestLength is the number of hexadecimal digits in a digest.
 const digestLength = 16
 
-// prepare reads the objects of a Baseline one at a time. An object that cannot be applied has a problem.
+// prepare reads the objects of a Baseline one at a time. If an object cannot be applied, its problem field is set.
 func prepare(content *set.BaselineContent, values map[string]string) []wanted {
 	all := make([]wanted, 0, len(content.Objects))
 	seen := make(map[ref]bool, len(content.Objects))
@@ -100,7 +100,7 @@ func prepare(content *set.BaselineContent, values map[string]string) []wanted {
 	return all
 }
 
-// compose returns an object as it is applied, or the reason why it cannot be applied.
+// compose returns an object in the form in which it is applied, or the reason why it cannot be applied.
 func compose(content *set.BaselineContent, at int, values map[string]string) (
 	o *unstructured.Unstructured, phase protocol.SetPhase, reason string,
 ) {

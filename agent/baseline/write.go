@@ -41,7 +41,7 @@ func (p *pass) write(ctx context.Context, f *follow, w wanted, e entry, now live
 		return live{}, false
 	}
 	a := attempt{pass: p, at: f.served, wanted: w, object: o, entry: e}
-	// Only fields that an earlier pass applied are taken back from other field managers.
+	// Fields are taken back from other field managers only if an earlier pass applied them.
 	a.force = p.content.Conflicts == v1.ConflictsTake || e.Digest == w.digest && p.content.Drift != v1.DriftReport
 	stored, err := a.send(ctx, now.uid, there)
 	if err != nil {
@@ -58,7 +58,7 @@ func (p *pass) write(ctx context.Context, f *follow, w wanted, e entry, now live
 	return result, true
 }
 
-// attempt is an attempt to apply an object.
+// attempt holds the parameters of one attempt to apply an object.
 type attempt struct {
 	pass   *pass
 	at     served
@@ -138,7 +138,8 @@ func (a *attempt) inspect(ctx context.Context) (types.UID, error) {
 		"with the label %s=%s", maker, v1.LabelBaseline, a.pass.name)}
 }
 
-// owns reports whether an object belongs to the Baseline: either the inventory has its UID, or it carries the label.
+// owns reports whether an object belongs to the Baseline, either because its UID is in the inventory or because it has
+// the Baseline's label.
 func (b *kept) owns(meta *metav1.PartialObjectMetadata, e entry) bool {
 	return e.UID != "" && meta.UID == e.UID || meta.Labels[v1.LabelBaseline] == b.name
 }
@@ -163,7 +164,8 @@ func (p *pass) failed(ctx context.Context, r ref, err error) {
 	p.report(r, phase, message)
 }
 
-// wrongField matches a field with a wrong type, and a field that does not exist, in an error from the API server.
+// wrongField matches the part of an API server's error that names a field with a wrong type, or a field that does not
+// exist.
 var wrongField = regexp.MustCompile(`(\.[\w./-]+): (expected \w+|field not declared in schema)`)
 
 // wrongFields returns the fields that the API server cannot read, without their values.
@@ -197,7 +199,7 @@ func explain(r ref, user string, err error) (protocol.SetPhase, string) {
 	case r.secret() && apierrors.IsForbidden(err):
 		return protocol.SetForbidden, "the API server forbids it to the Baseline's user: add the right to the role " +
 			"template, or check the admission policies and webhooks of the member"
-	// If a field has the wrong type, the message quotes the value, and there is often no reason.
+	// If a field has the wrong type, the message quotes the value, and the status often has no reason.
 	case errors.As(err, &status) && (reason == metav1.StatusReasonUnknown || reason == metav1.StatusReasonBadRequest):
 		return protocol.SetFailed, "the API server cannot read it: " + wrongFields(err)
 	case r.secret() && status != nil:
