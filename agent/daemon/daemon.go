@@ -107,8 +107,8 @@ func Run(ctx context.Context, o Options) error {
 	return <-probing
 }
 
-// restorePause is how long the agent pauses after its cluster has been restored, so that the other replicas, which read
-// the Lease every 2 s, notice that the Lease comes from a backup.
+// restorePause is how long the agent pauses after its cluster has been restored, so that the other replicas notice that
+// the Lease comes from a backup. They read the Lease every 2 s.
 const restorePause = 5 * time.Second
 
 // runAnew runs the agent, and restarts it whenever its cluster is restored from a backup, because the data that the

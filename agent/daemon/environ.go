@@ -155,7 +155,7 @@ func (r *reader) boolean(name string) bool {
 	return b
 }
 
-// oneOf returns the value of a variable for which two values are allowed, or the standard value if the variable is not
+// oneOf returns the value of a variable for which two values are allowed, or the default value if the variable is not
 // set.
 func oneOf[T ~string](r *reader, name string, standard, other T) T {
 	value := T(r.text(name, string(standard)))

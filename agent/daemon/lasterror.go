@@ -33,8 +33,8 @@ const (
 	maxLastError = 512
 )
 
-// lastError writes the reason why the agent is not connected to an annotation in the cluster, for users who cannot
-// reach the hub. It writes only when the reason changes.
+// lastError maintains an annotation in the cluster with the reason why the agent is not connected. The annotation is
+// for users who cannot reach the hub. It writes only when the reason changes.
 type lastError struct {
 	write func(ctx context.Context, text string) error
 	wake  chan struct{}
