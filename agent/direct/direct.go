@@ -50,8 +50,8 @@ const (
 	stopTimeout = 5 * time.Second
 )
 
-// Options configure an Endpoint. All fields are required, but an Endpoint for an API server uses neither Kubernetes nor
-// Changed.
+// Options configure an Endpoint. All fields are required, except that an Endpoint for an API server does not need
+// Kubernetes or Changed.
 type Options struct {
 	// APIServer makes the endpoint serve the node's API server instead of users if the hub requests this.
 	APIServer bool
