@@ -139,7 +139,7 @@ func (a *agent) touch() {
 	}
 }
 
-// report publishes a report whenever the progress or the machine has changed, until ctx is done.
+// report publishes a report whenever the progress or the machine changes, until ctx is done.
 func (a *agent) report(ctx context.Context) {
 	topic := a.stream.Topic(protocol.SubjectReport)
 	machine, look := inspect(a.config), time.NewTicker(inspectEvery)

@@ -131,8 +131,8 @@ func (j journal) stopStarts(next []protocol.HostInstruction) error {
 }
 
 // prepare writes the files that a supervisor needs for an instruction. It does nothing if a supervisor has already been
-// started, possibly by an agent that was killed, because that supervisor writes its result to the space that is
-// reserved here.
+// started, possibly by an agent that was killed. That supervisor writes its result to the space that is already
+// reserved.
 func (j journal) prepare(instruction protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

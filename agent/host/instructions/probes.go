@@ -81,8 +81,8 @@ func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error 
 }
 
 // dialLoopback dials an address. If the connection to a loopback address is refused, it tries the loopback address of
-// the other IP family, because services on a machine that has only IPv6 or only IPv4 listen only on that family's
-// address.
+// the other IP family, because on a machine with a single IP family, services listen only on the address of that
+// family.
 func dialLoopback(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := &net.Dialer{}
 	conn, err := dialer.DialContext(ctx, network, address)

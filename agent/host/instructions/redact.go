@@ -19,7 +19,7 @@ import (
 const (
 	redacted = "<secret>"
 	// shortestVariable is the minimum length of a variable's value that counts as a secret. shortestWord is the
-	// minimum length for a word in a file. Shorter values could occur in any text by chance.
+	// corresponding minimum for a word in a file. Shorter values could occur in any text by chance.
 	shortestVariable = 4
 	shortestWord     = 12
 	// longestName is the length at which a word in a command no longer counts as the name of a secret, because such a

@@ -34,14 +34,14 @@ import (
 
 const (
 	fileStored     = "plan.json"  // this name is older than the Plan kind; other agent versions read this file
-	fileCheckpoint = "checkpoint" // the hub's latest checkpoint; removing the instructions keeps this file
+	fileCheckpoint = "checkpoint" // the hub's latest checkpoint; kept when the instructions are removed
 	folderJournal  = "journal"
 
 	// fileRetry is the interval between attempts to write files.
 	fileRetry = 30 * time.Second
 	// lockPoll is the interval at which an instruction that another process supervises is checked.
 	lockPoll = 200 * time.Millisecond
-	// maxStarts is the maximum number of supervisors that are started for an instruction that fails to start.
+	// maxStarts is the maximum number of supervisors that are started for one instruction if it fails to start.
 	maxStarts = 20
 )
 
@@ -57,7 +57,7 @@ type Options struct {
 	Root string
 	// Supervisor returns a command that calls Supervise with the given directory.
 	Supervisor func(entry string) *exec.Cmd
-	// Changed is called whenever Progress has changed. It must not block.
+	// Changed is called whenever the result of Progress changes. It must not block.
 	Changed func()
 	Log     logr.Logger
 
@@ -71,8 +71,7 @@ type Runner struct {
 	journal journal
 	wake    chan struct{} // has room for one element; signals that the instructions have changed
 
-	// setting is held while instructions are stored and replaced, so that the Runner only carries out instructions
-	// that are stored.
+	// setting is held while instructions are stored and replaced, so that the Runner carries out only stored instructions.
 	setting sync.Mutex
 
 	mu       sync.Mutex // guards the fields below
@@ -168,7 +167,7 @@ func (r *Runner) Set(checkpoint, version string, instructions *protocol.HostInst
 	return nil
 }
 
-// stopStarts ends instructions that start a service that the next instructions stop.
+// stopStarts ends running instructions that start a service if the next instructions begin by stopping it.
 func (r *Runner) stopStarts(o *order) {
 	if o == nil || o.Taken {
 		return

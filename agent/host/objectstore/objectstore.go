@@ -79,7 +79,8 @@ func (o Object) String() string {
 	return fmt.Sprintf("%s in the bucket %s at %s", o.Key, o.Bucket, cmp.Or(o.Endpoint, defaultEndpoint))
 }
 
-// Credentials identify a user to a store. If AccessKey is empty, the machine's own permissions are used, as on AWS.
+// Credentials identify a user to a store. If AccessKey is empty, the machine's own permissions are used, which AWS
+// supports.
 type Credentials struct {
 	AccessKey, SecretKey string
 	// CA contains the PEM-encoded CA certificates that are used to verify the store's certificate. If it is empty, the
@@ -166,7 +167,7 @@ func Get(ctx context.Context, o Object, c Credentials, file string) (err error) 
 func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, stall time.Duration) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// minio.Core sends a single GET request. GetObject of the client itself would send a HEAD request first, and an
+	// minio.Core sends a single GET request. The client's own GetObject method would send a HEAD request first, and an
 	// error response to a HEAD request contains no reason.
 	object, info, _, err := (minio.Core{Client: store}).GetObject(ctx, o.Bucket, o.Key, minio.GetObjectOptions{})
 	if err != nil {
