@@ -22,7 +22,7 @@ const fieldManager = "drover-agent"
 // Deployment reads and changes one Deployment. It wraps the API server's errors.
 type Deployment struct{ object }
 
-// Deployment returns the Deployment with the given namespace and name. Its pods have the name in the label
+// Deployment returns the Deployment with the given namespace and name. Its pods have the same name in the label
 // app.kubernetes.io/name.
 func (c *Client) Deployment(namespace, name string) *Deployment {
 	return &Deployment{c.object("Deployment", "apps", "deployments", namespace, name)}

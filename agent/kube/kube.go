@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube contains a client for the member's API server that supports only the types that the agent needs.
+// Package kube contains a client for the member's API server, with support for only the types that the agent needs.
 package kube
 
 import (
@@ -147,8 +147,8 @@ func named(err error, operation, kind, namespace, name string) error {
 }
 
 // PodUID returns the UID of the pod in which this process runs. It reads the UID from the ServiceAccount token, which
-// is bound to the pod. The result is empty if there is no such token, and for a client with a kubeconfig, because
-// several processes can share a kubeconfig.
+// is bound to the pod. The result is empty if there is no such token. It is also empty for a client with a kubeconfig,
+// because several processes can share a kubeconfig.
 func PodUID(cfg *rest.Config, kubeconfig string) string {
 	if kubeconfig != "" || cfg.BearerTokenFile == "" {
 		return ""

@@ -37,7 +37,7 @@ func (c *Client) Objects() *Objects { return &Objects{client: c.REST} }
 // system:authenticated.
 func (o *Objects) As(user string) *Objects { return &Objects{client: o.client, user: user} }
 
-// HeaderUser is the header that makes the API server treat a request as a request of another user.
+// HeaderUser is the header that makes the API server treat a request as if another user had sent it.
 const HeaderUser = "Impersonate-User"
 
 // to prepares a request for the object or collection at a path.
@@ -119,7 +119,7 @@ func (o *Objects) Delete(ctx context.Context, path string, uid types.UID, versio
 	}).Do(ctx).Error()
 }
 
-// MayList returns an error if the API server does not list the objects at a path, for example because the user lacks
+// MayList returns an error if the API server refuses to list the objects at a path, for example because the user lacks
 // the right.
 func (o *Objects) MayList(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Whole is an object of any kind. Of its fields, it has only the metadata, the spec and the status. Other fields, such
+// Whole is an object of any kind. It holds only the metadata, the spec and the status of the object. Other fields, such
 // as the data of a Secret, are not decoded.
 //
 // Any user in the member can give any object the labels that the agent watches. A megabyte of JSON can become fifty
