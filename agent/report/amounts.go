@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// amounts is a compact resource list. The resources that every node and pod has are in fields. Other resources are in a
-// map. The map is usually nil.
+// amounts is a compact resource list. Resources that every node and pod has are stored in fields. All other resources
+// are stored in a map, which is usually nil.
 type amounts struct {
 	milliCPU         int64
 	memory           int64 // bytes
@@ -20,7 +20,8 @@ type amounts struct {
 	extended         map[corev1.ResourceName]int64
 }
 
-// amountsOf reads a resource list and limits each amount to most. It omits amounts of zero.
+// amountsOf reads a resource list. It reduces amounts above the maximum to the maximum, and omits amounts that are
+// zero.
 func amountsOf(list corev1.ResourceList, most int64) amounts {
 	var a amounts
 	for name, q := range list {
@@ -59,7 +60,8 @@ const (
 // maxDigits is the largest amount without a unit that protocol.Report.Bound accepts.
 const maxDigits = 999_999_999_999_999_999
 
-// bounded returns an amount in units of 1/parts, limited to most. Larger amounts would overflow.
+// bounded returns an amount in units of 1/parts. It reduces a larger amount to the given maximum, to prevent an
+// overflow.
 func bounded(q resource.Quantity, parts, most int64) int64 {
 	switch {
 	case q.CmpInt64(most/parts) > 0:
@@ -101,8 +103,8 @@ const (
 	coarseCPU     = 100    // in milli-CPUs
 )
 
-// strings returns the amounts as quantities, rounded down so that small changes are not visible. It omits amounts of
-// zero.
+// strings returns the amounts as quantities, rounded down so that small changes are not visible. It omits amounts that
+// are zero.
 func (a *amounts) strings() map[string]string {
 	out := make(map[string]string, 4+len(a.extended))
 	if a.milliCPU > 0 {

@@ -81,8 +81,8 @@ func nodeReady(conditions []corev1.NodeCondition) bool {
 // distributionPlain is the distribution that is reported for a cluster without signs of a specific distribution.
 const distributionPlain = "kubernetes"
 
-// versionDistribution returns the distribution according to the API server's version, such as "v1.36.3+k3s1", or "" if
-// it is unknown.
+// versionDistribution returns the distribution that the API server's version indicates, or "" if it is unknown. An
+// example of such a version is "v1.36.3+k3s1".
 func versionDistribution(version string) string {
 	for _, sign := range []struct{ text, distribution string }{
 		{"+k3s", "k3s"},
@@ -102,7 +102,7 @@ func versionDistribution(version string) string {
 	return ""
 }
 
-// nodeDistribution returns the distribution according to a node, or "" if it is unknown.
+// nodeDistribution returns the distribution that a node's fields indicate, or "" if it is unknown.
 func nodeDistribution(node *corev1.Node) string {
 	for _, sign := range []struct{ label, distribution string }{
 		{"kubernetes.azure.com/cluster", "aks"},

@@ -33,7 +33,7 @@ type probe struct {
 	onVersion func(string, error)
 }
 
-// run probes immediately, and then repeatedly until ctx is done.
+// run sends a probe immediately, and then sends more probes until ctx is done.
 func (p *probe) run(ctx context.Context) {
 	var v healthState
 	var versionAt time.Time
@@ -63,8 +63,8 @@ func (p *probe) readyz(ctx context.Context) string {
 // maxChecks is the maximum number of bytes that are read from a /readyz response.
 const maxChecks = 64 << 10
 
-// get sends a request and reads the response without client-go. When a failure response contains plain text, as from
-// /readyz, client-go returns neither the code nor the body.
+// get sends a request and reads the response without client-go. For a failure response in plain text, such as a
+// response from /readyz, client-go returns neither the code nor the body.
 func (p *probe) get(ctx context.Context, path string) (code int, body []byte, err error) {
 	client := &http.Client{}
 	if c, ok := p.client.(*rest.RESTClient); ok && c.Client != nil {
@@ -103,7 +103,7 @@ func (p *probe) version(ctx context.Context) error {
 // Intervals between health probes of the API server.
 const (
 	probeInterval = 10 * time.Second
-	probeAgain    = time.Second // interval after a first failure; this failure does not count yet
+	probeAgain    = time.Second // interval after the first failure, which does not count yet
 	probeTimeout  = 5 * time.Second
 )
 

@@ -25,7 +25,7 @@ func (r *Reporter) publish(ctx context.Context) {
 	if !r.awaitFirst(ctx) {
 		return
 	}
-	counted := 0 // the leadership in which the amounts in requested were summed
+	counted := 0 // the leadership during which requested was computed
 	if leadership, known := r.podsKnown(); known {
 		counted = leadership
 	}

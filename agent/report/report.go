@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report reports the state of the member to the hub whenever it has changed.
+// Package report reports the state of the member to the hub whenever the state changes.
 package report
 
 import (
@@ -73,7 +73,7 @@ type facts struct {
 	version      string
 	versionTried bool
 	role         role
-	nodes        resourceState // nodes and pods are valid for the current leadership
+	nodes        resourceState // nodes and pods apply only to the current leadership
 	pods         resourceState
 }
 

@@ -64,7 +64,7 @@ func (t *podTally) strings() map[string]string {
 }
 
 func readPod(pod *corev1.Pod) amounts {
-	// PodRequests returns the same requests that the scheduler counts.
+	// PodRequests returns a pod's resource requests as the scheduler counts them.
 	requested := amountsOf(resource.PodRequests(pod, resource.PodResourcesOptions{}), maxOfPod)
 	requested.pods = 1
 	return requested
