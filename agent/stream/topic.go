@@ -87,7 +87,7 @@ func (t *Topic) Sync() {
 	}
 }
 
-// Reset removes all lines because another replica is now the leader. Readers receive a line that announces that no more
+// Reset removes all lines because another replica is now the leader. Readers receive a line to announce that no more
 // changes follow. The lines that they have received remain valid.
 func (t *Topic) Reset() {
 	t.stream.mu.Lock()
