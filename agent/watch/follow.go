@@ -127,8 +127,8 @@ func (f follower[O, T]) request(options *metav1.ListOptions, metadata string) *r
 	return request
 }
 
-// streamRefused reports whether an API server only refused to stream a list as a watch. In that case, the reflector
-// sends a list request.
+// streamRefused reports whether an API server refused a request only because the request was for a list streamed as a
+// watch. In that case, the reflector sends a list request.
 func streamRefused(options metav1.ListOptions, err error) bool {
 	return options.SendInitialEvents != nil && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err))
 }

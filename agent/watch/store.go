@@ -170,7 +170,7 @@ func (s *Store[O, T]) Clear() {
 	}
 }
 
-// put stores an entry. It returns the values before and after. The caller must hold mu.
+// put stores an entry. It returns the object's values before and after the call. The caller must hold mu.
 func (s *Store[O, T]) put(e *entry[T]) (before, now *T) {
 	name := e.name()
 	before = s.take(name)
