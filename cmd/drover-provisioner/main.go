@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command drover-provisioner creates clusters from Hosts with k3s, RKE2 and Cluster API.
+// Command drover-provisioner creates clusters from Hosts, using k3s, RKE2 or Cluster API.
 //
 // It communicates with Drover's manager only through objects on the hub.
 package main
