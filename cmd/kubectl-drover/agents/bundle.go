@@ -29,7 +29,7 @@ import (
 	"github.com/drover-dev/drover/internal/kinds"
 )
 
-// bundled returns the kinds of objects that a bundle contains. It must never contain Secrets and ConfigMaps.
+// bundled returns the kinds of objects that a bundle contains. A bundle must never contain Secrets or ConfigMaps.
 func bundled() []schema.GroupVersionKind {
 	var all []schema.GroupVersionKind
 	for _, kind := range kinds.All() {

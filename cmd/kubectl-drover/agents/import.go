@@ -320,8 +320,8 @@ func (i *importer) ready(ctx context.Context) error {
 	return err
 }
 
-// poll calls look until look reports that it is done. If this takes too long, poll returns an error that contains the
-// last printed state.
+// poll calls look until look returns true. If this takes too long, poll returns an error that contains the last printed
+// state.
 func (i *importer) poll(ctx context.Context, look wait.ConditionWithContextFunc) error {
 	err := wait.PollUntilContextCancel(ctx, cli.LookInterval, true, look)
 	if wait.Interrupted(err) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -372,7 +372,7 @@ func (i *importer) diagnose(ctx context.Context, cluster *v1.Cluster) {
 	}
 }
 
-// tell prints a text unless it is the same as the last printed text.
+// tell prints a text unless the same text was printed last.
 func (i *importer) tell(said string) {
 	if said != i.last {
 		i.last = said

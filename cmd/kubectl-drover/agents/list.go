@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// States of an agent, in the order of an upgrade.
+// States of an agent.
 const (
 	agentCurrent   = "current"
 	agentWaiting   = "waiting"

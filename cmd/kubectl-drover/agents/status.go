@@ -25,7 +25,7 @@ type hubStatus struct {
 	Providers    []provider    `json:"signInProviders"`
 	// Approvals lists the Clusters and Hosts that do not change until an administrator confirms a restore.
 	Approvals []string `json:"pendingApprovals"`
-	// Starting lists what a hub does not have yet right after its Deployment was created.
+	// Starting lists the parts that a hub lacks because its Deployment has only just been created.
 	Starting []string `json:"starting,omitempty"`
 	// Problems lists the conditions that require action. Unread lists the parts of the hub that the user is not allowed
 	// to read.
@@ -176,7 +176,7 @@ func (s *hubStatus) text() string {
 	return b.String()
 }
 
-// conclusion says which problems there are.
+// conclusion returns the problems as text, or says that none were found.
 func (s *hubStatus) conclusion() string {
 	if len(s.Problems) > 0 {
 		var b strings.Builder

@@ -36,7 +36,7 @@ const (
 	soon = 14 * 24 * time.Hour
 	// dialLimit limits how long the hub's proxy may take to respond.
 	dialLimit = 5 * time.Second
-	// startLimit is the age of the manager's Deployment up to which a hub may lack a Lease, ready replicas and
+	// startLimit is the age of the manager's Deployment up to which a hub may lack a Lease, ready replicas or
 	// certificates.
 	startLimit = 2 * time.Minute
 )
