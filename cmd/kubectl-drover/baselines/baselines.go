@@ -27,7 +27,7 @@ func New(o *cli.Options) *cobra.Command {
 	return c
 }
 
-// pageSize is the number of Baselines that are read at once. A Baseline can have a mebibyte of manifests.
+// pageSize is the number of Baselines that are read at once. The manifests of a Baseline can be as large as a mebibyte.
 const pageSize = 20
 
 // baselineList is the output of the command "baseline list".

@@ -36,8 +36,8 @@ type revisionRow struct {
 	Pinned  bool `json:"pinned"`
 	// Complete is true for the last revision that was healthy in every member that took part.
 	Complete bool `json:"complete"`
-	// Clusters is the number of members that have the revision, and the number of members that should have it. It is only
-	// known for the current revision.
+	// Clusters is the number of members that have the revision, and the number of members that should have it. Both
+	// numbers are known only for the current revision.
 	Clusters string `json:"clusters,omitempty"`
 }
 
@@ -220,7 +220,7 @@ func (r *rollback) run(c *cobra.Command, h *cli.Hub, name string) error {
 	return r.Make(h, b, done, func(w client.Client) error { return w.Patch(ctx, b, client.MergeFrom(was)) })
 }
 
-// question describes what a change of spec.revision does.
+// question describes the effect of a change to spec.revision.
 func question(b *v1.Baseline, target string) string {
 	what := "the objects in manifests and from"
 	if target != "" {
@@ -261,7 +261,8 @@ func (r *rollback) target(b *v1.Baseline) (string, error) {
 	return known[at+1], nil
 }
 
-// withoutContent returns the reasons with which a Baseline has no new revision, so that members keep the current one.
+// withoutContent returns the reasons that a Ready condition has if the Baseline has no new revision. In that case,
+// members keep the current revision.
 func withoutContent() []string {
 	return []string{
 		v1.ReasonInvalidManifests, v1.ReasonSourceNotFound, v1.ReasonSecretRefused, v1.ReasonRevisionNotFound,

@@ -27,8 +27,9 @@ const (
 	memberApplied = "applied" // it has all objects, and they are healthy
 	memberFailed  = "failed"
 	memberAway    = "away"    // it is not connected
-	memberWorking = "working" // it is at work, or waits for its turn
-	// memberOther is any of these states except memberAway. The status of the Baseline only counts these members.
+	memberWorking = "working" // it is applying objects, or waiting for its turn
+	// memberOther stands for any of these states except memberAway. The status of the Baseline does not name these
+	// members.
 	memberOther = "other"
 )
 
@@ -45,7 +46,7 @@ type answer struct {
 	// States counts the members by their state.
 	States map[string]int  `json:"states"`
 	Waves  []v1.WaveStatus `json:"waves,omitempty"`
-	// Failures are the first failures.
+	// Failures lists the failures that the status of the Baseline names.
 	Failures []v1.Failure `json:"failures,omitempty"`
 	// Members are the members that the user may see, sorted by state and name.
 	Members []member `json:"members"`
@@ -100,8 +101,8 @@ occurred.`,
 	return c
 }
 
-// answerOf reads the Clusters that a Baseline selects. Without the right to list Clusters, it returns the counts and
-// the failures only.
+// answerOf reads the Clusters that a Baseline selects. If the user is not allowed to list Clusters, it returns only the
+// counts and the failures.
 func answerOf(ctx context.Context, h *cli.Hub, b *v1.Baseline) (*answer, error) {
 	var clusters v1.ClusterList
 	err := h.List(ctx, &clusters, client.InNamespace(b.Namespace))
@@ -133,8 +134,8 @@ func selectedBy(b *v1.Baseline, all []v1.Cluster) ([]v1.Cluster, error) {
 	return slices.DeleteFunc(all, func(c v1.Cluster) bool { return !selects(&c) }), nil
 }
 
-// decide combines the status of a Baseline with the Clusters that it selects. The status names at most ten failures,
-// and only counts the members that have all objects.
+// decide combines the status of a Baseline with the Clusters that it selects. The status names at most ten failures. It
+// contains the number of members that have all objects, but not their names.
 func decide(b *v1.Baseline, clusters []v1.Cluster) *answer {
 	a := &answer{
 		baselineRow: rowOf(b), Paused: b.Spec.Paused, Pinned: b.Spec.Revision, CompleteRevision: b.Status.CompleteRevision,
@@ -167,7 +168,7 @@ func decide(b *v1.Baseline, clusters []v1.Cluster) *answer {
 	}
 	state := memberOther
 	switch {
-	case int(count.Failed) > len(named): // any of the others can have failed
+	case int(count.Failed) > len(named): // any other member may have failed
 	case int(count.Applied) >= len(rest):
 		state = memberApplied
 	case count.Applied == 0:
@@ -184,7 +185,7 @@ func decide(b *v1.Baseline, clusters []v1.Cluster) *answer {
 	return a
 }
 
-// rank orders states of members by urgency.
+// rank returns the rank of a member's state. The most urgent state has the lowest rank.
 func rank(state string) int {
 	return slices.Index([]string{memberFailed, memberAway, memberWorking, memberOther, memberApplied}, state)
 }
@@ -263,7 +264,7 @@ func waveDetails(w v1.WaveStatus, now time.Time) string {
 	return details.String()
 }
 
-// table writes the failures, and the other members that shown selects.
+// table writes the failures, and the other members for which shown returns true.
 func (a *answer) table(b *strings.Builder, shown func(member) bool) {
 	var rows [][]string
 	for _, f := range a.Failures {
