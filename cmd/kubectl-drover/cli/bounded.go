@@ -21,17 +21,17 @@ import (
 )
 
 // Limits on the responses of API servers. A context may point to any server, for example to a member that an attacker
-// controls. With these limits, a server can make the plugin use at most a few hundred megabytes of memory. Lists of the
-// hub are read in pages (paged).
+// controls. With these limits, a server can make the plugin use at most a few hundred megabytes of memory. Lists from
+// the hub are read in pages (see paged).
 const (
 	maxBytes = 64 << 20
 	maxNodes = 4 << 20
 	maxItems = 20_000
-	// maxEvent limits an event of a watch, in bytes. API servers accept no objects of this size.
+	// maxEvent is the maximum size of a watch event, in bytes. API servers do not accept objects of this size.
 	maxEvent = 4 << 20
 )
 
-// bounded limits the responses of an API server. The clients of an API server read a whole response into memory.
+// bounded limits the size of an API server's responses, because clients read a whole response into memory.
 type bounded struct{ next http.RoundTripper }
 
 // Bound limits the responses that clients with this configuration read.

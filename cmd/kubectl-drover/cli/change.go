@@ -67,8 +67,8 @@ func (ch *Change) Real() bool { return ch.dryRun == dryRunNone }
 // Local reports whether the command must not send any changes to the hub.
 func (ch *Change) Local() bool { return ch.dryRun == dryRunClient }
 
-// Explain prints a message to the standard error if the command prints the object, or its name, instead of a sentence
-// about the change.
+// Explain prints a message to standard error if the command prints the object, or its name, instead of a sentence about
+// the change.
 func (ch *Change) Explain(format string, args ...any) {
 	if ch.output != "" {
 		ch.command.PrintErrf(format, args...)
@@ -76,8 +76,8 @@ func (ch *Change) Explain(format string, args ...any) {
 }
 
 // Make calls do to change an object, and then prints the object. In a client-side dry run, it does not call do. In a
-// server-side dry run, it passes do a client that does not persist changes. done describes the change, for example
-// "created".
+// server-side dry run, it calls do with a client that does not persist changes. The done parameter describes the
+// change, for example "created".
 func (ch *Change) Make(h *Hub, object client.Object, done string, do func(client.Client) error) error {
 	if !ch.Local() {
 		c := client.WithFieldOwner(h, FieldManager)

@@ -97,8 +97,8 @@ func (o *Options) hubKubeconfig(reads bool) (loaded clientcmd.ClientConfig, work
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &overrides), workspace, nil
 }
 
-// Say prints the hub that the command uses, or the user that it acts as. Only the first call prints a line, and none
-// during shell completion.
+// Say prints the hub that the command uses, or the user that it acts as. Only the first call prints a line. During
+// shell completion, no line is printed.
 func (o *Options) Say(format string, args ...any) {
 	if o.says != nil {
 		fmt.Fprintf(o.says, format, args...)
@@ -109,7 +109,7 @@ func (o *Options) Say(format string, args ...any) {
 // InWorkspace restricts a list to the selected workspace.
 func (h *Hub) InWorkspace() client.ListOption { return client.InNamespace(h.Workspace) }
 
-// OnHub calls do with a client of the hub and with a context that is canceled after the given limit. See Hub.
+// OnHub calls do with a client for the hub and with a context that is canceled after the given limit. See Hub.
 func (o *Options) OnHub(c *cobra.Command, limit time.Duration, do func(context.Context, *Hub) error) error {
 	return on(c, limit, o.Hub, do)
 }

@@ -163,8 +163,8 @@ func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
 		Visible(name), Visible(base), Quoted(base))
 }
 
-// LeadsToHub reports whether a context is known to point to a hub's API server, because it was selected as the hub or
-// because of its server's URL.
+// LeadsToHub reports whether a context is known to point to a hub's API server, either because the context was selected
+// as the hub or because of its server's URL.
 func LeadsToHub(raw *clientcmdapi.Config, name string) bool {
 	return !MarkOf(raw, name).Selected.IsZero() || strings.HasSuffix(ServerOf(raw, name), PathLocal)
 }

@@ -61,8 +61,8 @@ type Options struct {
 	HubName string
 
 	version string
-	// says receives a line that names the hub if the current context does not point to the hub. It is nil during shell
-	// completion.
+	// says is the writer for the line that names the hub. This line is needed only if the current context does not point
+	// to the hub. says is nil during shell completion.
 	says io.Writer
 }
 
@@ -176,8 +176,8 @@ func (o *Options) RawConfig() (clientcmdapi.Config, error) {
 	return raw, nil
 }
 
-// ConfigOf returns the client configuration for a context in a kubeconfig. Error messages refer to the expected server
-// by the value of whose, for example "hub" or "member".
+// ConfigOf returns the client configuration for a context in a kubeconfig. The whose parameter names the expected
+// server in error messages, for example "hub" or "member".
 func ConfigOf(loaded clientcmd.ClientConfig, whose string) (*rest.Config, error) {
 	config, err := loaded.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {

@@ -17,11 +17,12 @@ import (
 const (
 	// pageSize is the number of objects that the plugin requests at once.
 	pageSize = 500
-	// maxListed limits the objects of a list over all of its pages.
+	// maxListed is the maximum number of objects in a list, counting all of its pages.
 	maxListed = 200_000
 )
 
-// paged lists objects in pages. The limits on a response (bounded) therefore apply to a page, and not to the fleet.
+// paged lists objects in pages. The limits on a response (see bounded) therefore apply to one page rather than to the
+// whole list.
 type paged struct{ client.WithWatch }
 
 // List implements client.Reader.

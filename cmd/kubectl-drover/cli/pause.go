@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Pausing completes a command that sets spec.paused of the object whose name is the first argument. The function read
-// returns the object and the address of its field.
+// Pausing completes a command that sets spec.paused in an object. The first argument is the name of the object. The
+// function read returns the object and the address of its field.
 func Pausing(
 	o *Options, c *cobra.Command, paused bool, read func(context.Context, *Hub, string) (client.Object, *bool, error),
 ) *cobra.Command {
@@ -30,7 +30,7 @@ func Pausing(
 			if *field == paused {
 				done = "unchanged"
 			}
-			// A copy of the object as it was read. A patch from it contains only the changed field.
+			// was is a copy of the object before the change, so that the patch contains only the changed field.
 			was, _ := object.DeepCopyObject().(client.Object)
 			*field = paused
 			return change.Make(h, object, done, func(w client.Client) error {

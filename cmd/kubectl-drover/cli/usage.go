@@ -56,7 +56,7 @@ func suggest(c *cobra.Command) {
 	}
 }
 
-// onlyCommand returns the subcommand of a command that has only one, and otherwise nil.
+// onlyCommand returns a command's only subcommand. It returns nil if the command has no subcommands or several.
 func onlyCommand(c *cobra.Command) *cobra.Command {
 	if all := c.Commands(); len(all) == 1 {
 		return all[0]
