@@ -63,7 +63,7 @@ func (e *exporter) source(kubeContext string, objects *rancher.Objects) (source,
 	return source{Client: c, host: config.Host, progress: progress, unread: &objects.Unread}, nil
 }
 
-// pages lists objects page by page, and passes each object to the each function.
+// pages lists objects page by page, and calls the each function with every object.
 func (s source) pages(ctx context.Context, list client.ObjectList, kind, selector string, each func(runtime.Object) error) error {
 	read := 0
 	p := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
