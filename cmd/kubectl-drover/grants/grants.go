@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package grants contains the commands that grant users and groups roles in members and revoke those grants.
+// Package grants contains the commands that grant roles in members to users and groups, and the commands that revoke
+// these grants.
 package grants
 
 import (

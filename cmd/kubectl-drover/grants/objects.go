@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// check reports a role, a Cluster, a Project or a user with a password that does not exist. The hub would accept a
+// check determines whether the role, the Cluster or Project, and a user with a password exist. The hub would accept a
 // binding that refers to a missing object, but the binding would have no effect.
 func (o *options) check(ctx context.Context, h *cli.Hub) (cli.Checked, error) {
 	var found cli.Checked
@@ -56,7 +56,7 @@ func (o *options) check(ctx context.Context, h *cli.Hub) (cli.Checked, error) {
 }
 
 // checkUser adds a warning if a user with a password does not exist. It cannot check users of providers, because the
-// hub does not have them.
+// hub has no record of them.
 func (o *options) checkUser(ctx context.Context, h *cli.Hub, found *cli.Checked) error {
 	name, local := strings.CutPrefix(o.subject.Name, v1.PrincipalPrefixLocal)
 	if !local || o.subject.Kind != v1.SubjectUser {
