@@ -23,8 +23,8 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// approvalManager is the field manager of approvals. Flux removes what managers whose names begin with "kubectl" add to
-// the objects that it applies.
+// approvalManager is the field manager of approvals. Its name must not begin with "kubectl", because Flux removes the
+// fields of such managers from the objects that it applies.
 const approvalManager = "drover-approval"
 
 // approveOptions holds the flags of "plan approve".
@@ -101,8 +101,8 @@ func (a *approveOptions) approve(c *cobra.Command, change *cli.Change, name stri
 	})
 }
 
-// toApprove returns the wave to approve: the wave with the given name or, without a name, the first that has no
-// approval. It returns nil if the wave has been approved, or if there is no such wave.
+// toApprove returns the wave to approve: the wave with the given name or, if no name is given, the first wave without
+// an approval. It returns nil if the wave has been approved, or if there is no such wave.
 func toApprove(plan *v1.Plan, name string) (*v1.WaveStatus, error) {
 	if plan.Status.ObservedGeneration != plan.Generation {
 		return nil, fmt.Errorf("plan %s/%s was changed, and Drover has not looked at the change yet: try again",
@@ -137,7 +137,7 @@ func toApprove(plan *v1.Plan, name string) (*v1.WaveStatus, error) {
 	return nil, nil
 }
 
-// self returns the name of the user that the hub's API server sees.
+// self returns the user's name according to the hub's API server.
 func self(ctx context.Context, h *cli.Hub) (string, error) {
 	c, err := authenticationclient.NewForConfig(h.Config)
 	if err != nil {
@@ -198,7 +198,7 @@ func membersOf(plan *v1.Plan, wave string, clusters []v1.Cluster) ([]string, err
 	return names, nil
 }
 
-// setApproval adds an approval to a plan, in place of an earlier one of the same wave.
+// setApproval adds an approval to a plan. It replaces an earlier approval of the same wave.
 func setApproval(plan *v1.Plan, entry v1.Approval) {
 	approvals := slices.DeleteFunc(slices.Clone(plan.Spec.Approvals), func(a v1.Approval) bool {
 		return a.Wave == entry.Wave
@@ -206,8 +206,8 @@ func setApproval(plan *v1.Plan, entry v1.Approval) {
 	plan.Spec.Approvals = append(approvals, entry)
 }
 
-// addApproval writes an approval. If another client changes the plan meanwhile, it adds the same approval to the
-// changed plan, where it does not count unless the plan's revision is still the same.
+// addApproval writes an approval. If another client changes the plan in the meantime, addApproval adds the same
+// approval to the changed plan. The approval then counts only if the plan's revision is still the same.
 func addApproval(ctx context.Context, h *cli.Hub, w client.Client, before, plan *v1.Plan, entry v1.Approval) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		now := &v1.Plan{}

@@ -33,8 +33,8 @@ type display struct {
 
 	drawn int    // the number of lines that the current picture occupies on the terminal
 	last  string // the most recently written line
-	// first is the time at which the display first read the plan, and done is the number of nodes that were complete at
-	// that time. The remaining time is estimated from the progress since then.
+	// first is the time when the display first read the plan. done is the number of nodes that were complete at that time.
+	// The remaining time is estimated from the progress since then.
 	first time.Time
 	done  int32
 }

@@ -106,8 +106,8 @@ func readPlan(ctx context.Context, h *cli.Hub, name string) (*v1.Plan, error) {
 	return plan, nil
 }
 
-// followPlan shows a plan and its changes until the watch ends, at the latest when the request times out. The done
-// result is true if the command must end.
+// followPlan shows a plan and its changes until the watch ends. The watch ends no later than the request's timeout. The
+// done result is true if the command must end.
 func followPlan(ctx context.Context, h *cli.Hub, plan *v1.Plan, show *display) (done bool, err error) {
 	if done, err := show.plan(plan); done {
 		return true, err
