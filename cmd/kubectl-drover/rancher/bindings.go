@@ -37,7 +37,7 @@ func (c *conversion) bindings() {
 	}
 }
 
-// granting exports the bindings of roles of one context.
+// granting exports the bindings to roles that have the same context.
 type granting struct {
 	conversion *conversion
 	context    v1.RoleContext
@@ -50,9 +50,10 @@ func (c *conversion) granting(context v1.RoleContext) *granting {
 	return &granting{conversion: c, context: context, taken: names{}, seen: map[string]bool{}}
 }
 
-// grant exports the binding that what describes, which grants a role to a subject in a cluster or project, or, if where
-// is empty, in all clusters. build adds the object once the subject's name in Drover is known. If the subject or the
-// role cannot be exported, grant returns false, and the report has the reason.
+// grant exports a binding that grants a role to a subject in a cluster or project. If where is empty, the binding
+// applies to all clusters. The what parameter describes the binding. The build function adds the object once the
+// subject's name in Drover is known. If the subject or the role cannot be exported, grant adds the reason to the report
+// and returns false.
 func (g *granting) grant(
 	what, where string, subject Subject, template string, build func(role string, s v1.Subject),
 ) bool {

@@ -70,7 +70,8 @@ func object(o Output) ([]byte, error) {
 	return append([]byte("# From Rancher: "+ascii(o.Origin)+"\n"), text...), nil
 }
 
-// kustomizations adds a kustomization to top and to each folder below it that contains objects or other folders.
+// kustomizations adds a kustomization to the top folder, and to each folder below it that contains objects or other
+// folders.
 func kustomizations(files map[string][]byte, objects []Output, top string) {
 	folders := map[string]map[string]bool{top: {}}
 	for _, o := range objects {

@@ -220,7 +220,7 @@ func firstOf(dn string) (attribute, value string) {
 	return strings.ToLower(strings.TrimSpace(attribute)), strings.TrimSpace(value)
 }
 
-// checked drops a name that no user or group that signs in can have.
+// checked drops a name that cannot belong to a user or group that signs in.
 func checked(s scheme, i identity) identity {
 	form := groupName
 	if s.subject() == v1.SubjectUser {
