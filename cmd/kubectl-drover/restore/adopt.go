@@ -115,7 +115,7 @@ func candidates(ctx context.Context, h *cli.Hub, workspace string, names []strin
 	return found, nil
 }
 
-// adoption says how to adopt candidates.
+// adoption specifies how to adopt candidates.
 type adoption struct {
 	// act is false if the candidates are only listed.
 	act bool

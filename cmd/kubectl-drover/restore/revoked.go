@@ -118,7 +118,7 @@ func timeFlag(name, text string) (time.Time, error) {
 	return at, nil
 }
 
-// recently is the maximum age of a renewal of the Lease that proves that a manager has run since the restore.
+// recently is the maximum age at which a renewal of the Lease proves that a manager has run since the restore.
 const recently = 10 * time.Minute
 
 // backupTime returns the time of the backup, which is needed to check whether the log is complete. If a manager has run

@@ -27,8 +27,8 @@ type restoredObjects struct {
 	renewed time.Time                          // last renewal of the manager's Lease, or zero if no Lease exists
 }
 
-// revocation is a restored object that, according to the audit log, was deleted or replaced after the last change that
-// the hub knows about.
+// revocation is a restored object that was deleted or replaced after the last change that the hub knows about,
+// according to the audit log.
 type revocation struct {
 	member  types.NamespacedName // member name of the object itself, or of the object's Cluster or Host
 	object  *metav1.PartialObjectMetadata
