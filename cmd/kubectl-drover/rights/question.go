@@ -47,7 +47,8 @@ func (o *options) bind(c *cobra.Command) {
 	cli.Complete(c, "cluster", o.CompleteNames("Cluster"))
 }
 
-// require makes a command require n arguments, and the member: with --cluster, or as another argument.
+// require makes a command require n arguments and a member. The member is specified with --cluster or as an additional
+// argument.
 func (o *options) require(c *cobra.Command, n int, names string) {
 	c.Args = func(c *cobra.Command, args []string) error {
 		if o.cluster == "" && len(args) == n+1 && args[n] != "" {
@@ -71,7 +72,7 @@ func (o *options) require(c *cobra.Command, n int, names string) {
 }
 
 // locate selects the workspace of the member. If the user names no workspace, and the workspace of the hub's context
-// does not have the Cluster, locate selects the only other workspace that has it.
+// does not contain the Cluster, locate selects the other workspace that contains the Cluster, if there is exactly one.
 func (o *options) locate(ctx context.Context, h *cli.Hub) error {
 	key := client.ObjectKey{Namespace: h.Workspace, Name: o.cluster}
 	if o.Workspace != "" || !apierrors.IsNotFound(h.Get(ctx, key, &v1.Cluster{})) {
@@ -79,7 +80,7 @@ func (o *options) locate(ctx context.Context, h *cli.Hub) error {
 	}
 	var all v1.ClusterList
 	if h.List(ctx, &all, client.MatchingFields{"metadata.name": o.cluster}) != nil {
-		return nil // the user may list only some workspaces, and gather explains that this one has no such Cluster
+		return nil // the user may list only some workspaces; gather reports that the Cluster is not in this one
 	}
 	var names []string
 	for i := range all.Items {
