@@ -247,7 +247,8 @@ func countContexts(clusters []reachableCluster) int {
 	return n
 }
 
-// addContext adds a context for access to a Cluster through the hub to a kubeconfig, and returns the context's name.
+// addContext adds a context to a kubeconfig, and returns the context's name. The context gives access to a Cluster
+// through the hub.
 func addContext(config *clientcmdapi.Config, session *login.Session, c reachableCluster) string {
 	host := strings.TrimPrefix(session.Issuer, "https://")
 	name := c.String() + "@" + host

@@ -40,7 +40,7 @@ func published(ctx context.Context, h *cli.Hub) []string {
 	return publishedIn(found)
 }
 
-// publishedIn returns the addresses in the ConfigMap that have the form that a manager publishes.
+// publishedIn returns the addresses in the ConfigMap. It omits values in a form that a manager does not publish.
 func publishedIn(found *corev1.ConfigMap) []string {
 	var all []string
 	for _, server := range strings.Fields(found.Data[protocol.KeyServers]) {
@@ -87,10 +87,10 @@ func (o *options) origin(ctx context.Context, session *login.Session) string {
 	return name
 }
 
-// publishedSession returns an error that names the user's session with the hub whose API server the current context may
-// point to. It uses the addresses that the API server publishes, because the kubeconfig does not have them. The session
-// itself is not used: the API server may belong to a member, which must not choose the hub that a command acts on.
-// publishedSession returns nil if there is no such session, or if flags choose the user.
+// If the current context may point to a hub's API server, publishedSession returns an error that names the user's
+// session for that hub. It uses the addresses that the API server publishes, because the kubeconfig does not have them.
+// The session itself is not used: the API server may belong to a member, which must not choose the hub that a command
+// acts on. publishedSession returns nil if there is no such session, or if flags choose the user.
 func (o *options) publishedSession(ctx context.Context) error {
 	store, err := sessions()
 	if err != nil {

@@ -53,8 +53,8 @@ type Session struct {
 	Notice string `json:"-"`
 	// UserAgent is the User-Agent header of the plugin. It is not stored.
 	UserAgent string `json:"-"`
-	// Client sends authenticated requests for a user who has not signed in. It uses the kubeconfig's user entry User.
-	// If Client is set, Issuer is only the address of the hub. Client and User are not stored.
+	// Client sends authenticated requests for a user who has not signed in. It uses the kubeconfig's user entry that User
+	// names. If Client is set, Issuer is only the address of the hub. Client and User are not stored.
 	Client *http.Client `json:"-"`
 	User   string       `json:"-"`
 }
@@ -150,7 +150,7 @@ func (s Store) Load(issuer string) (*Session, error) {
 	return session, err
 }
 
-// The permissions that users other than the owner must not have on the directory of the sessions.
+// Permissions that only the owner may have on the directory of the sessions.
 const (
 	closed    fs.FileMode = 0o077
 	unwritten fs.FileMode = 0o022
@@ -158,7 +158,7 @@ const (
 
 // open opens the directory of the sessions. It returns an error if the directory belongs to another user of this
 // computer, or if other users have any of the forbidden permissions. Such users could read tokens, or add a session
-// with tokens and a CA of their own.
+// with their own tokens and CA.
 func (s Store) open(forbidden fs.FileMode) (*os.Root, error) {
 	dir, err := os.OpenRoot(s.Dir)
 	if err != nil {
