@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package users contains the commands that create users with a password and set passwords.
+// Package users contains the commands that create users with a password, and the commands that set passwords.
 package users
 
 import (
