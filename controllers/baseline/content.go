@@ -30,9 +30,9 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// content is what a Baseline delivers to members.
+// content holds the set that a Baseline delivers to members, and facts about it.
 type content struct {
-	// version identifies everything that the content was made from.
+	// version identifies all inputs from which the content was built.
 	version string
 	set     *set.Set
 	// refers is true if an object refers to a value of the Cluster.
@@ -43,7 +43,7 @@ type content struct {
 	recorded []string
 }
 
-// revision describes the content for the history.
+// revision returns the history's entry for the content.
 func (c *content) revision(role string, since time.Time) v1.BaselineRevision {
 	return v1.BaselineRevision{
 		Revision: c.set.Baseline.Revision, RoleTemplateName: role, Objects: c.set.Baseline.Objects,
@@ -105,7 +105,7 @@ func versionOf(b *v1.Baseline, binding *rbacv1.ClusterRoleBinding, revision stri
 	return fmt.Sprint(b.UID, " ", b.Generation, " ", binding.RoleRef.Name, " ", revision, " ", sources)
 }
 
-// build makes the content of a Baseline.
+// build creates the content of a Baseline.
 func build(
 	b *v1.Baseline, binding *rbacv1.ClusterRoleBinding, version string, objects []json.RawMessage,
 ) (*content, *index.Problem, error) {
@@ -271,7 +271,8 @@ func refuse(object client.Object, data map[string][]byte) string {
 // maxRemembered is the maximum total size of the remembered content, in bytes. The delivery store has its own limit.
 const maxRemembered = 16 << 20
 
-// memory keeps the content of Baselines for the next reconcile. If it is full, it forgets the content of some of them.
+// memory keeps the content of Baselines for the next reconcile. When it is full, it drops the content of some
+// Baselines.
 type memory struct {
 	mu   sync.Mutex // guards the fields below
 	all  map[types.NamespacedName]*content

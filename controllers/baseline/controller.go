@@ -32,12 +32,14 @@ type Reconciler struct {
 	Client client.Client
 	// Live reads from the API server.
 	Live client.Reader
-	// Sources reads the metadata of the ConfigMaps and Secrets that are labeled for Baselines from a cache.
+	// Sources reads from a cache. The cache contains the metadata of the ConfigMaps and Secrets that are labeled for
+	// Baselines.
 	Sources    client.Reader
 	Recorder   events.EventRecorder
 	Deliveries delivery.Deliverer
 	Values     *Values
-	// Settled reports whether agents have had time to reconnect since this manager started. No rollout continues before.
+	// Settled reports whether agents have had time to reconnect since this manager started. Until then, no rollout
+	// continues.
 	Settled func() bool
 	Now     func() time.Time
 
@@ -93,9 +95,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 type decision struct {
 	id      string
 	members []types.NamespacedName
-	// content is nil if the members keep the objects that they have.
+	// content is nil if the members keep their current objects.
 	content *content
-	// complete is the content of the last complete revision, for members that have none. It is nil if it is not needed.
+	// complete is the content of the last complete revision, for members without a revision. It is nil if no member needs
+	// it.
 	complete *content
 	// rollout is the progress of the rollout. It is nil if all members get the content at once.
 	rollout *progress
@@ -115,7 +118,7 @@ func (d decision) sets() map[types.NamespacedName]*set.Set {
 	return sets
 }
 
-// given returns the content that a member gets, or nil if it keeps the objects that it has.
+// given returns the content that a member gets, or nil if the member keeps its current objects.
 func (d decision) given(member string) *content {
 	switch {
 	case d.rollout == nil || d.content == nil:
@@ -140,8 +143,8 @@ func (d decision) uses() map[string]bool {
 }
 
 // decide reads everything that a Baseline depends on. A mistake in the objects, the role template or the selector
-// becomes the decision's problem. Members then keep the objects that they have, because they may not work without
-// them. The same applies if decide returns an error.
+// becomes the decision's problem. Members then keep the objects that they have, because the members may not work
+// without these objects. The same applies if decide returns an error.
 func (r *Reconciler) decide(ctx context.Context, b *v1.Baseline, d *decision) error {
 	if d.problem != nil && d.problem.Reason == v1.ReasonInvalidSelector {
 		return nil
@@ -199,8 +202,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, b *v1.Baseline, d decision
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, b, change)
 }
 
-// describe names the first member that has the revision, but in which not all objects are healthy, if there is such a
-// member.
+// describe adds to the summary the first member, if any, that has the revision but also has objects that are not
+// healthy.
 func describe(summary *delivery.Summary, outcomes []delivery.Outcome, revision string) {
 	for _, o := range outcomes {
 		if o.Stage != delivery.Pending || o.Reported == nil {
@@ -216,7 +219,7 @@ func describe(summary *delivery.Summary, outcomes []delivery.Outcome, revision s
 }
 
 // errOutdated means that a cache does not contain the latest version of the Baseline or a source yet. The event for
-// that version triggers a reconcile. outdatedPause is the time after which the controller looks again in any case.
+// that version triggers a reconcile. Even without an event, the controller checks again after outdatedPause.
 var errOutdated = errors.New("the cache is outdated")
 
 const outdatedPause = time.Second

@@ -17,33 +17,35 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// observed is what the hub knows about a member.
+// observed holds the facts about a member that the hub knows.
 type observed struct {
 	name   string
 	labels map[string]string
 	// known is true if the agent has reported its sets, and available is true if it accepts a Baseline now.
 	known, available bool
-	// away is the time since which the member has not been available. It is zero if the member is available.
+	// away is the time when the member became unavailable. It is zero if the member is available.
 	away time.Time
 	// refuses is true if nothing is delivered to the member, for example because its agent is too old. rejects is true if
 	// the current revision could not be delivered to it.
 	refuses, rejects bool
-	// revision is the revision that the agent reports. It is empty if the member has none. phase is its progress.
+	// revision is the revision that the agent reports. It is empty if the member has none. phase is the member's progress
+	// with this revision.
 	revision string
 	phase    protocol.SetPhase
 }
 
-// settleAgain is the time after which a rollout that may not begin looks again. No event says that the hub has settled.
+// settleAgain is the delay before the controller checks again whether a rollout may begin. No event reports that the
+// hub has settled.
 const settleAgain = 5 * time.Second
 
-// earlier is the revision of a member that has a set whose revision its agent does not report yet.
+// earlier stands for the unknown revision of a member whose agent has a set but does not report the set's revision yet.
 const earlier = "earlier"
 
 func observe(o delivery.Outcome, cluster *v1.Cluster, current *set.Set, now time.Time) observed {
 	m := observed{
 		name: o.Cluster, labels: cluster.Labels, known: o.Known, available: o.Available, refuses: o.Stage == delivery.Refused,
 	}
-	if _, holds := m.labels[v1.LabelPlansHold]; holds { // only for Plans
+	if _, holds := m.labels[v1.LabelPlansHold]; holds { // the label holds back only Plans
 		m.labels = maps.Clone(m.labels)
 		delete(m.labels, v1.LabelPlansHold)
 	}
@@ -67,22 +69,23 @@ func observe(o delivery.Outcome, cluster *v1.Cluster, current *set.Set, now time
 }
 
 // lost reports whether a member has been unavailable for so long that it counts as failed if it was in progress. The
-// revision may have cut it off, as a broken CNI plugin does, so it must not reach the next member without a limit.
+// revision may have disconnected the member, for example by breaking its CNI plugin. Such a revision must not spread to
+// an unlimited number of members.
 func (m *observed) lost(now time.Time) bool {
 	return !m.available && !m.away.IsZero() && !now.Before(m.away.Add(rollout.LostTime))
 }
 
-// stage is everything else that the next step of a rollout depends on.
+// stage holds everything else that the next step of a rollout depends on.
 type stage struct {
-	// current is the revision that is rolled out. complete is the last revision that was complete and whose objects are
-	// known, or empty.
+	// current is the revision that is being rolled out. complete is the last complete revision, or empty if there is none
+	// or if its objects are not known.
 	current, complete string
 	pace              rollout.Pace
-	// waves are the waves in the status, if the status is about the current revision.
+	// waves holds the waves from the status if the status describes the current revision.
 	waves []v1.WaveStatus
 	// turns contains the members in which the revision has begun, but whose agents may not have reported it yet.
 	turns map[string]bool
-	// begins is true if members may begin.
+	// begins is true if more members may begin.
 	begins bool
 }
 
@@ -92,7 +95,7 @@ func paceOf(spec *v1.BaselinePace) rollout.Pace {
 	return rollout.PaceOf(&plan)
 }
 
-// give is the content that a member gets. The zero value means that it keeps the objects that it has.
+// give selects the content that a member gets. The zero value means that the member keeps its current objects.
 type give int
 
 const (
@@ -100,7 +103,7 @@ const (
 	giveComplete
 )
 
-// progress is the state of a rollout after the members that can begin have begun.
+// progress is the state of a rollout once every member that can begin has begun.
 type progress struct {
 	give  map[string]give
 	turns map[string]bool
@@ -108,14 +111,14 @@ type progress struct {
 	wait  rollout.Wait
 	// complete is true if the revision is applied and healthy in all members that can be reached.
 	complete bool
-	// working, failed and waiting are numbers of members. allowed is the number of members that may fail, and lost is the
-	// first member that counts as failed because it was disconnected while it was in progress.
+	// working, failed and waiting count members. allowed is the number of members that may fail, and lost is the first
+	// member that counts as failed because it was disconnected while it was in progress.
 	working, failed, waiting, allowed int
 	lost                              string
 }
 
-// decideRollout decides what each member gets. The members must be sorted by name. A member that has no revision gets
-// the last complete one at once, and then takes part like the others.
+// decideRollout decides what each member gets. The members must be sorted by name. A member without a revision
+// immediately gets the last complete revision. After that, it takes part in the rollout like any other member.
 func decideRollout(members []observed, s stage, now time.Time) (*progress, error) {
 	p := &progress{give: map[string]give{}, turns: map[string]bool{}, allowed: s.pace.MaxFailed}
 	var fleet []observed
@@ -174,13 +177,13 @@ func decideRollout(members []observed, s stage, now time.Time) (*progress, error
 	return p, nil
 }
 
-// lacks reports whether a member has no revision and gets the last complete one.
+// lacks reports whether a member has no revision and therefore gets the last complete revision.
 func (s stage) lacks(m observed) bool {
 	return m.known && m.revision == "" && !s.turns[m.name] && s.complete != ""
 }
 
-// fleet returns the members in the form that package rollout uses. The time when a wave was complete follows from the
-// status, so that a new leader knows when the wave has soaked.
+// fleet returns the members in the form that package rollout uses. The completion time of a wave comes from the status,
+// so that a new leader knows when the wave has soaked.
 func (s stage) fleet(members []observed, now time.Time) (*rollout.Fleet, []rollout.Cluster, error) {
 	clusters := make([]rollout.Cluster, len(members))
 	for i, m := range members {
@@ -209,8 +212,8 @@ func (s stage) fleet(members []observed, now time.Time) (*rollout.Fleet, []rollo
 	return f, clusters, err
 }
 
-// claim returns the progress of a member. A member with an earlier revision takes no slot, because applying objects can
-// be interrupted at any time.
+// claim returns the progress of a member. A member with an earlier revision does not occupy a slot, because applying
+// objects can be interrupted at any time.
 func (s stage) claim(m observed, now time.Time) *rollout.ClusterClaim {
 	reported := m.revision == s.current
 	switch {
@@ -237,7 +240,8 @@ func failing() []protocol.SetPhase {
 		protocol.SetRoleMissing, protocol.SetFailed}
 }
 
-// replace replaces the outcomes of members that wait for their turn. Their agents have reported, so nothing is unknown.
+// replace marks members as Pending while they wait for their turn. The agents of these members have reported, so their
+// state is known.
 func (p *progress) replace(outcomes []delivery.Outcome) []delivery.Outcome {
 	if p == nil {
 		return outcomes
@@ -253,7 +257,7 @@ func (p *progress) replace(outcomes []delivery.Outcome) []delivery.Outcome {
 	return outcomes
 }
 
-// explain adds the reason why no other member begins to a summary.
+// explain adds to a summary the reason why no other member may begin.
 func (p *progress) explain(summary *delivery.Summary) {
 	if p == nil || summary.Refused || summary.Ready {
 		return

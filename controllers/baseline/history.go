@@ -31,7 +31,7 @@ import (
 const (
 	// keyObjects is the key of a Secret with a revision that contains the compressed objects.
 	keyObjects = "objects"
-	// labelRevision is the label with the revision.
+	// labelRevision is the label that contains the revision.
 	labelRevision = v1.Group + "/revision"
 )
 
@@ -77,8 +77,8 @@ func unpack(secret *corev1.Secret, role, revision string) ([]json.RawMessage, er
 	return objects, nil
 }
 
-// history returns the history with a revision that has become current. It keeps the revisions in recorded, or all of
-// them if recorded is nil.
+// history returns the history after a revision has become current. It keeps the revisions in recorded, or all of them
+// if recorded is nil.
 func history(all []v1.BaselineRevision, now v1.BaselineRevision, recorded []string) []v1.BaselineRevision {
 	if recorded == nil {
 		return all
@@ -96,8 +96,9 @@ func history(all []v1.BaselineRevision, now v1.BaselineRevision, recorded []stri
 	return next
 }
 
-// slots returns the metadata of the Secrets with the revisions of a Baseline, by their number. It omits the labels of
-// Secrets that belong to an earlier Baseline with the same name, because these are about to be deleted.
+// slots returns the metadata of the Secrets that hold the revisions of a Baseline, keyed by slot number. It omits the
+// labels of Secrets that belong to an earlier Baseline with the same name, because these Secrets are about to be
+// deleted.
 func (r *Reconciler) slots(ctx context.Context, b *v1.Baseline) (map[int]*metav1.PartialObjectMetadata, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
@@ -153,7 +154,7 @@ func (r *Reconciler) record(ctx context.Context, b *v1.Baseline, c *content) err
 			err = r.Client.Create(ctx, secret, owned.FieldOwner)
 		}
 		switch {
-		case apierrors.IsAlreadyExists(err): // a Secret of a user has the name
+		case apierrors.IsAlreadyExists(err): // a user's Secret has this name
 			continue
 		case err != nil:
 			return fmt.Errorf("store revision %s of baseline %s/%s: %w", revision, b.Namespace, b.Name, err)
@@ -167,7 +168,7 @@ func (r *Reconciler) record(ctx context.Context, b *v1.Baseline, c *content) err
 	return nil
 }
 
-// secret returns the Secret with the given number that contains a revision.
+// secret returns the Secret that holds a revision in the slot with the given number.
 func (r *Reconciler) secret(b *v1.Baseline, number int, c *content) (*corev1.Secret, error) {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -211,7 +212,8 @@ func writable(slots map[int]*metav1.PartialObjectMetadata, b *v1.Baseline, revis
 	return free
 }
 
-// pinned returns the objects of a revision in the history. The revision must have the role template in the spec.
+// pinned returns the objects of a revision in the history. The revision's role template must be the role template in
+// the spec.
 func (r *Reconciler) pinned(
 	ctx context.Context, b *v1.Baseline, revision string,
 ) ([]json.RawMessage, *index.Problem, error) {

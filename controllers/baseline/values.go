@@ -20,21 +20,21 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// Values delivers the name and labels of a Cluster to the member, if the objects of one of the member's Baselines refer
-// to them. The reconciler of Baselines calls Use before it delivers objects.
+// Values delivers the name and labels of a Cluster to its member if any of the member's Baselines has objects that
+// refer to them. The reconciler of Baselines calls Use before it delivers objects.
 type Values struct {
 	// Clusters reads Clusters from a cache.
 	Clusters   client.Reader
 	Deliveries delivery.Deliverer
 
 	mu sync.Mutex // guards the field below, and keeps the order of calls to Deliveries
-	// uses contains the members that need values, by Baseline. The value is false for a member that keeps the values
-	// that it has, because it keeps objects that are not known.
+	// uses contains the members that need values, by Baseline. A member's entry is false if the member keeps its current
+	// values, because it keeps objects that are not known.
 	uses map[types.NamespacedName]map[string]bool
 }
 
-// Use sets the members in which the objects of a Baseline refer to values, by the name of the Cluster. The value is
-// false for members whose objects are not known.
+// Use sets the members in which the objects of a Baseline refer to values. The keys of the map are the names of
+// Clusters. An entry is false if the objects in the member are not known.
 func (v *Values) Use(ctx context.Context, name types.NamespacedName, members map[string]bool) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
