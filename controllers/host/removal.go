@@ -69,7 +69,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Updat
 // clean removes the instructions from the host and waits until the host is clean.
 func (r *Reconciler) clean(in *input, report *protocol.HostReport) ctrl.Result {
 	if report.Progress.Phase != protocol.HostCleaning {
-		r.give(in, "", nil) // needs no confirmation, because the deletion of a Host cannot be undone anyway
+		r.give(in, "", nil) // needs no confirmation, because deleting a Host cannot be undone anyway
 	}
 	in.host.Status.State, in.host.Status.Progress = v1.HostCleaning, shown(&report.Progress)
 	setRemoving(in.host, "the machine is being cleaned")
