@@ -132,7 +132,7 @@ func (s shared) hosts(finalizer string) hosts.Hub {
 	return hosts.Hub{Client: s.client, Live: s.live, NotCurrent: s.hub.NotCurrent, Finalizer: finalizer}
 }
 
-// installations lists the controllers for k3s and RKE2 clusters, which includes their etcd.
+// installations lists the controllers for k3s and RKE2 clusters and for the etcd of these clusters.
 func (s shared) installations() []wiring.Controller {
 	clusters := &installation.Reconciler{
 		Hub: s.hosts(provisionv1.FinalizerNode), Recorder: s.recorder("drover-installation"), Now: time.Now,

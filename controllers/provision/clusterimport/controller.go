@@ -36,9 +36,9 @@ const (
 	busyPause = time.Second
 )
 
-// Workers is the number of reconciles that run in parallel. maxInstalls is the number of them that can install agents
-// in one workspace's clusters at the same time. The API servers of these clusters belong to the tenant and may respond
-// slowly.
+// Workers is the number of reconciles that run in parallel. maxInstalls is the maximum number of them that can install
+// agents in the clusters of one workspace at the same time. The API servers of these clusters belong to the tenant and
+// may respond slowly.
 const (
 	Workers     = 16
 	maxInstalls = 2

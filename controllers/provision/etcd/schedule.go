@@ -30,10 +30,10 @@ import (
 )
 
 const (
-	// firstWindow is the maximum age of a scheduled time that is still used if no scheduled snapshot exists. For a new
-	// schedule, earlier times do not count as missed.
+	// firstWindow limits the age of a scheduled time if no scheduled snapshot exists. With a new schedule, earlier times
+	// do not count as missed.
 	firstWindow = 10 * time.Minute
-	// maxName limits the part of a snapshot's name that comes from the cluster's name.
+	// maxName limits the length of the cluster's name within a snapshot's name.
 	maxName = 200
 )
 

@@ -121,8 +121,8 @@ func (in *input) waits(why string) progress.All {
 	return all
 }
 
-// refuseEtcd makes the snapshots and restores of an installation that does not exist wait. The caller has checked with
-// the API server that the installation does not exist.
+// refuseEtcd reports snapshots and restores as waiting if their installation does not exist. The caller has checked
+// with the API server that the installation does not exist.
 func (r *Reconciler) refuseEtcd(ctx context.Context, name types.NamespacedName) error {
 	in := r.newInput(&provisionv1.ClusterInstallation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},

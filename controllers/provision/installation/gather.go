@@ -283,7 +283,7 @@ func (r *Reconciler) save(ctx context.Context, in *input, stored k3s.Stored) err
 	return nil
 }
 
-// gatherHosts reads the Hosts in the namespace that are free or that the installation has taken.
+// gatherHosts reads the free Hosts in the namespace, and the Hosts that the installation has taken.
 func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 	list := &v1.HostList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {

@@ -43,7 +43,7 @@ const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstr
 
 // installScript runs on the machine that has just become a control plane node, and applies the agent's manifest, so no
 // access from outside is needed. The script retries until the instruction times out. Each distribution stores the
-// administrator's kubeconfig in a different place, and some distributions have kubectl in a directory of their own.
+// administrator's kubeconfig in a different place, and some distributions install kubectl in their own directory.
 func installScript() string {
 	names, files, programs := []string{"kubeadm"}, []string{kubeadm.Kubeconfig}, []string{"$PATH", "/usr/local/bin"}
 	for _, d := range k3s.Kubeconfigs() {
@@ -124,7 +124,7 @@ func makeInstructions(in bootstrapInput) (*protocol.HostInstructions, error) {
 	return made, refused(made)
 }
 
-// exported returns the line of the script that passes the Kubernetes version to commands, so that a command that
+// exported returns the script's line that passes the Kubernetes version to commands. With this line, a command that
 // installs Kubernetes can stay the same when the version changes. This is important because changes to the
 // KubeadmConfig are not applied in place.
 func exported(of string) string {

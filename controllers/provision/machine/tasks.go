@@ -178,8 +178,8 @@ func lastLines(text string, n int) string {
 	return text
 }
 
-// isAtWork reports whether a Host is carrying out its instructions. This includes a Host on which only a task has
-// failed.
+// isAtWork reports whether a Host is carrying out its instructions. The result is also true if only a task has failed
+// on the Host.
 func isAtWork(host *v1.Host) bool {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	switch {
