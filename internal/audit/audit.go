@@ -49,7 +49,7 @@ type Settings struct {
 	Mode  Mode
 	// Path is the path of the file, or "-" for standard output.
 	Path string
-	// MaxSize is the size at which the file is renamed to Path.1 and a new file is started, in bytes. Path.1 is renamed
+	// MaxSize is the size, in bytes, at which the file is renamed to Path.1 and a new file is started. Path.1 is renamed
 	// to Path.2, and so on. 0 means no limit.
 	MaxSize int64
 	// MaxBackups is the number of renamed files to keep.

@@ -20,7 +20,7 @@ const (
 	stageComplete = "ResponseComplete"
 	// stageAborted is the end of a request without a response, usually because the caller has disconnected.
 	stageAborted = "Aborted"
-	// stageDropped marks the line that reports the number of lines that were dropped because the buffer was full.
+	// stageDropped marks a line with the number of lines that were dropped because the buffer was full.
 	stageDropped = "Dropped"
 )
 
