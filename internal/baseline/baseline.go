@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package baseline decides which objects a Baseline consists of, and in which order they are applied.
+// Package baseline decides which objects a Baseline consists of, and determines the order in which they are applied.
 //
 // The hub reads the objects from their sources and computes a revision. The agent replaces references to the Cluster,
 // and applies the objects in stages. The package has no side effects and uses no client, context, clock or logger.
@@ -24,18 +24,19 @@ import (
 // begin with "drover:".
 const userPrefix = "drover:baseline:"
 
-// User returns the name of the user as which the agent applies a Baseline. The Baseline's field manager has the same
-// name.
+// User returns the name of the user that the agent impersonates to apply a Baseline. The Baseline's field manager has
+// the same name.
 func User(baseline string) string { return userPrefix + baseline }
 
-// IsUser reports whether a name belongs to the user of a Baseline. The agent does not forward requests of these users.
+// IsUser reports whether a name belongs to the user of a Baseline. The agent does not forward requests from these
+// users.
 func IsUser(name string) bool { return strings.HasPrefix(name, userPrefix) }
 
 // revisionLength is the number of hexadecimal digits in a revision.
 const revisionLength = 16
 
-// Revision identifies the objects of a Baseline and the role template with whose rights they are applied. The objects
-// must be results of Parse.
+// Revision identifies the objects of a Baseline, and the role template that grants the rights to apply them. The
+// objects must be results of Parse.
 func Revision(roleTemplate string, objects []json.RawMessage) string {
 	sum := sha256.New()
 	// a line break cannot be part of a name or of compact JSON
@@ -47,7 +48,7 @@ func Revision(roleTemplate string, objects []json.RawMessage) string {
 	return hex.EncodeToString(sum.Sum(nil))[:revisionLength]
 }
 
-// Decode returns an object of a set of a Baseline. The error does not contain any part of the object.
+// Decode decodes one object from a Baseline's set. The error does not contain any part of the object.
 func Decode(raw json.RawMessage) (*unstructured.Unstructured, error) {
 	if err := untrusted.Check(raw, bounds()); err != nil {
 		return nil, fmt.Errorf("read an object: %w", err)
@@ -59,14 +60,14 @@ func Decode(raw json.RawMessage) (*unstructured.Unstructured, error) {
 	return o, nil
 }
 
-// reservedPrefix is the prefix of the names of Drover's own namespaces. An object there could replace the agent, or run
-// as a Plan on the nodes.
+// reservedPrefix is the prefix of the names of Drover's own namespaces. An object in such a namespace could replace the
+// agent, or could be a Plan that runs on the nodes.
 const reservedPrefix = "drover-"
 
 // version matches an apiVersion. The agent builds paths from it, so no part of it can be empty or consist of dots.
 var version = regexp.MustCompile(`^(v1|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[a-z0-9]([-a-z0-9]*[a-z0-9])?)$`)
 
-// segment reports whether a name stands for itself in a path.
+// segment reports whether a name can be used unchanged as an element of a path.
 func segment(name string) bool {
 	return name != "." && name != ".." && !strings.ContainsAny(name, "/%?#")
 }
@@ -96,8 +97,9 @@ func isNamespace(o *unstructured.Unstructured) bool {
 const StageCount = 3
 
 // Stage returns the stage in which objects of a kind are applied: 0 for Namespaces and CustomResourceDefinitions, 2 for
-// objects that can block requests of others until a workload of the Baseline serves them, and 1 for other objects. The
-// objects of a stage are applied in any order. Before stage 1, the CustomResourceDefinitions must be established.
+// objects that can block other clients' requests until a workload of the Baseline responds, and 1 for all other
+// objects. Within a stage, objects are applied in any order. Stage 1 begins after the CustomResourceDefinitions have
+// been established.
 func Stage(apiVersion, kind string) int {
 	switch Group(apiVersion) + "/" + kind {
 	case "/Namespace", "apiextensions.k8s.io/CustomResourceDefinition":

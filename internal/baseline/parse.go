@@ -41,8 +41,8 @@ type Source struct {
 }
 
 // Parse reads the objects of a Baseline from their sources. It returns the objects as canonical JSON, in the order of
-// the sources, without fields that only an API server sets. An object of the kind List stands for its items. Errors
-// name the source and the object, but do not contain any other part of the text.
+// the sources, without fields that only an API server sets. An object of kind List stands for its items. Errors name
+// the source and the object, but do not contain any other part of the text.
 func Parse(sources []Source) ([]json.RawMessage, error) {
 	p := parser{seen: map[string]struct{}{}, kinds: map[string]struct{}{}}
 	for _, source := range sources {
