@@ -142,8 +142,8 @@ const maxNamed = 50
 type Difference struct {
 	// Checkpoint is the checkpoint that the agent last reported, and that the hub has no record of.
 	Checkpoint string
-	// Add lists the sets that the member lacks, Change lists the sets whose content differs, and Remove lists the sets
-	// that no object on the hub requires.
+	// Add lists the sets that the member lacks. Change lists the sets with different content. Remove lists the sets that
+	// no object on the hub requires.
 	Add, Change, Remove []string
 }
 

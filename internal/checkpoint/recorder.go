@@ -88,7 +88,7 @@ type leases struct {
 
 // Get implements LeaseInterface. A standby replica reads the Lease every few seconds. The leader reads it only if a
 // renewal has failed, for example after a restore. After a restore, Get fails, so that a replica whose caches differ
-// from the hub does not become the leader.
+// from the hub's state does not become the leader.
 func (l leases) Get(ctx context.Context, name string, options metav1.GetOptions) (*coordinationv1.Lease, error) {
 	lease, err := l.LeaseInterface.Get(ctx, name, options)
 	if err != nil {
