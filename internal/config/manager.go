@@ -66,8 +66,8 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 	}, nil
 }
 
-// restMapper returns controller-runtime's mapper, preceded by a faster mapper for common kinds. The cache looks up
-// whether a kind is namespaced whenever a Secret is read, and controllers do so on each event for an object that a
+// restMapper returns controller-runtime's mapper, preceded by a faster mapper for common kinds. Whenever a Secret is
+// read, the cache looks up whether the kind is namespaced. Controllers do the same for each event of an object that a
 // Cluster owns. With controller-runtime's mapper, each lookup takes a tenth of a millisecond of CPU time.
 func restMapper(c *rest.Config, client *http.Client) (meta.RESTMapper, error) {
 	discovered, err := apiutil.NewDynamicRESTMapper(c, client)

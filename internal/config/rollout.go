@@ -30,9 +30,10 @@ type Rollout struct {
 	// hold back other workspaces. The limit also applies to all Clusters together, not counting the workspace with the
 	// most failures. Default: 1%.
 	MaxFailedClusters *intstr.IntOrString `json:"maxFailedClusters,omitempty"`
-	// Waves start one after another. Clusters that belong to none of the waves form the last wave. By default, the first
-	// wave contains 1% of all Clusters, the second wave 10% of the remaining Clusters, and the last wave the rest, with a
-	// pause of 10 minutes between waves. If the list is empty, all Clusters form a single wave.
+	// Waves start one after another. Clusters that belong to none of the waves form the last wave. By default, there are
+	// three waves, with a pause of 10 minutes between waves. The first wave contains 1% of all Clusters. The second wave
+	// contains 10% of the remaining Clusters, and the last wave contains the rest. If the list is empty, all Clusters form
+	// a single wave.
 	Waves []Wave `json:"waves"`
 	// Window is the time window in which agents may start an upgrade. Default: always open.
 	Window *v1.TimeWindow `json:"window,omitempty"`

@@ -91,7 +91,7 @@ func made() untrusted.Metadata {
 }
 
 // metadata returns the metadata that the cache keeps for an object of another API group. The known result is false if
-// all metadata is kept. This is the case for kinds of which the cache contains only objects in the manager's own
+// all metadata is kept. This is the case for a kind if the cache contains only the objects in the manager's own
 // namespace.
 func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	switch o.(type) {
