@@ -39,9 +39,9 @@ func Enqueue(reader client.Reader, lookup Lookup) handler.EventHandler {
 	})
 }
 
-// Changed passes events that can affect other objects, and ignores changes that affect only the status, except for the
-// role templates that a Baseline uses. It also passes an update that changes the UID. Such an event occurs if an object
-// is deleted and created again while the watch is interrupted.
+// Changed passes events that can affect other objects. It ignores changes that affect only the status, unless they
+// change the role templates that a Baseline uses. It also passes an update that changes the UID. Such an event occurs
+// if an object is deleted and created again while the watch is interrupted.
 var Changed = predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, is := e.ObjectOld.(*v1.Baseline)
@@ -137,8 +137,8 @@ func ProjectToProjectBindings(
 	return names(bindings), err
 }
 
-// RoleTo returns the bindings of a kind, or the Baselines, that use a role template or a template that inherits it.
-// For each kind B, RoleTo[B] is a Lookup.
+// RoleTo returns the bindings of a kind, or the Baselines, that use a role template or a template that inherits from
+// it. For each kind B, RoleTo[B] is a Lookup.
 func RoleTo[B roleUser](
 	ctx context.Context, reader client.Reader, role client.Object,
 ) ([]types.NamespacedName, error) {

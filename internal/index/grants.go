@@ -42,8 +42,9 @@ func (p Principals) subjects() []v1.Subject {
 
 // Grants finds the bindings that give users access to Clusters. It is safe for concurrent use.
 //
-// Every request to a member looks up the user and each of the user's groups. Grants therefore uses the indexes of the
-// informers, because listing the objects in a cache would double the time that the hub spends on a small request.
+// For every request to a member, the hub looks up the user and each of the user's groups. Grants therefore uses the
+// indexes of the informers, because listing the objects in a cache would double the time that the hub spends on a small
+// request.
 type Grants struct {
 	reader             client.Reader                  // reads Projects and Clusters
 	clusters, projects toolscache.SharedIndexInformer // bindings, by subject

@@ -54,8 +54,8 @@ func Members(
 	return members, nil, nil
 }
 
-// MembersToKeep is like Members, but it returns all Clusters in the namespace if the selector is invalid: any of them
-// may have been selected before, and keeps the objects that it has.
+// MembersToKeep is like Members, but it returns all Clusters in the namespace if the selector is invalid. Any of these
+// Clusters may have been selected before, in which case it keeps its objects.
 func MembersToKeep(
 	ctx context.Context, reader client.Reader, namespace string, t v1.ClusterTarget,
 ) ([]types.NamespacedName, *Problem, error) {

@@ -13,7 +13,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// maxRules is the maximum size of the rules of a Role that are kept in memory, in bytes.
+// maxRules is the maximum size, in bytes, of a Role's rules that are kept in memory.
 const maxRules = 4 << 10
 
 // outlined is the API group of a rule that represents other rules.

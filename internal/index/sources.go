@@ -16,20 +16,20 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Kinds of objects in which a Baseline's manifests can be.
+// Kinds of objects that can contain a Baseline's manifests.
 const (
 	ConfigMapSource = "ConfigMap"
 	SecretSource    = "Secret"
 )
 
-// SourceMetadata returns an object into which the metadata of a source of Baselines is read.
+// SourceMetadata returns an empty object for reading the metadata of a Baseline's source.
 func SourceMetadata(kind string) *metav1.PartialObjectMetadata {
 	o := &metav1.PartialObjectMetadata{}
 	o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind))
 	return o
 }
 
-// SourceOutline is a cache transform. It keeps the metadata that shows which version of a source of Baselines exists.
+// SourceOutline is a cache transform. It keeps only the metadata that identifies a Baseline's source and its version.
 func SourceOutline(object any) (any, error) {
 	o, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {
@@ -40,7 +40,7 @@ func SourceOutline(object any) (any, error) {
 	}}, nil
 }
 
-// SourceToBaselines returns a Lookup for the Baselines in the workspace of a ConfigMap or Secret that use it.
+// SourceToBaselines returns a Lookup that finds the Baselines that use a ConfigMap or Secret in their workspace.
 func SourceToBaselines(kind string) Lookup {
 	return func(ctx context.Context, reader client.Reader, source client.Object) ([]types.NamespacedName, error) {
 		var list v1.BaselineList
