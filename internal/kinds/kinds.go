@@ -3,8 +3,8 @@
 
 // Package kinds contains the registry of the kinds in api/v1.
 //
-// The registry defines which kinds users may watch, which metadata caches keep, and which sets are delivered to
-// members.
+// The registry defines the kinds that users may watch, the metadata that caches keep, and the sets that are delivered
+// to members.
 //
 // The caches (config), the indexes (index), the stream of changes (portal/subscribe), the web page, the support bundle,
 // and the delivery store read the registry.
@@ -40,8 +40,8 @@ type Kind struct {
 	// Metadata defines which metadata the caches keep. If it is nil, the caches keep only the annotations that are read
 	// for every kind.
 	Metadata *untrusted.Metadata
-	// Trim removes the part of an object that the caches do not keep, because it is large and only its controller needs
-	// it. If Trim is nil, the caches keep the whole spec and status.
+	// Trim removes the part of an object that the caches do not keep, because that part is large and only the object's
+	// controller needs it. If Trim is nil, the caches keep the whole spec and status.
 	Trim func(client.Object)
 	// Sets lists the sets that an object of this kind can have in a member.
 	Sets []Set
@@ -113,7 +113,8 @@ func All() []Kind {
 	}
 }
 
-// trimBaseline removes the manifests, which can have a megabyte. The controller reads them from the API server.
+// trimBaseline removes the manifests, because they can be as large as a megabyte. The controller reads them from the
+// API server.
 func trimBaseline(o client.Object) {
 	if b, is := o.(*v1.Baseline); is {
 		b.Spec.Manifests = nil
@@ -135,7 +136,7 @@ func Of(object any) (kind Kind, known bool) {
 	return kind, known
 }
 
-// Rules returns the rules for a restored hub, by the kind of set.
+// Rules returns the rules for a restored hub, keyed by the kind of set.
 func Rules() map[string]checkpoint.Rule {
 	rules := map[string]checkpoint.Rule{}
 	for _, kind := range All() {
