@@ -20,8 +20,9 @@ type BacklogBounds struct {
 }
 
 // Backlog counts the bytes of responses that are waiting for users to read them. A response occupies memory only while
-// its user is not reading it, and at most one window. A window is therefore counted for each write in progress, so the
-// count is never too low, and watches without events are not counted. Use NewBacklog to create a Backlog.
+// its user is not reading it, and never occupies more than one window. A window is therefore counted for each write in
+// progress, so the count is never too low, and watches without events are not counted. Use NewBacklog to create a
+// Backlog.
 type Backlog struct {
 	bounds BacklogBounds
 	cut    func(Scope)
@@ -58,7 +59,7 @@ type Origin struct {
 	Workspace string
 	// Member is the name of the member. It is unique across all workspaces.
 	Member string
-	// Window is the largest number of bytes that a response occupies while its user does not read.
+	// Window is the largest number of bytes that a response occupies while its user is not reading it.
 	Window int64
 }
 

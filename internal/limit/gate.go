@@ -51,7 +51,7 @@ const (
 type FullError struct {
 	// Scope is the limit that was reached.
 	Scope Scope
-	// Waited is how long the request waited for a seat. It is 0 if the queue was full or there is no queue.
+	// Waited is how long the request waited for a seat. It is 0 if the queue was full or if there is no queue.
 	Waited time.Duration
 }
 
