@@ -32,7 +32,7 @@ func ReturnWhenCalm(ctx context.Context) { returnWhenCalm(ctx, func() {}) }
 // Garbage may grow to the given number of bytes before it is collected, even if GOGC allows less. The heap may grow to
 // the largest size that was allowed before. This saves CPU time, because a collection scans every object and stack,
 // even if there is little garbage. In a small process, collections would otherwise take a tenth of the CPU time of a
-// request, and more when half of the members are lost at once and reconnect.
+// request. They would take even more when half of the members lose their connections at the same time and reconnect.
 func Manage(ctx context.Context, garbage uint64) {
 	returnWhenCalm(ctx, startCollector(garbage).returned)
 }
