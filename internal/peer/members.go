@@ -59,9 +59,9 @@ func parse(line []byte) (message, error) {
 	return m, nil
 }
 
-// writeMessage writes one line. A line that the other replica does not accept would end the link for all members, again
-// after each reconnect. Agents control most of the content of a record, so a record that would be too long is sent
-// without the report.
+// writeMessage writes one line. A line that the other replica does not accept would end the link for all members, and
+// would do so again after each reconnect. Agents control most of the content of a record, so a record that would be too
+// long is sent without the report.
 func writeMessage(w io.Writer, m message) error {
 	line, err := encode(m)
 	if err == nil && len(line) > maxLine && m.Member != nil {
