@@ -44,7 +44,7 @@ const stylesheet = "style.css"
 //go:embed static
 var static embed.FS
 
-// types are the media types of files. The operating system may have other media types for them.
+// types maps file name extensions to media types. The operating system may define different media types.
 var types = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
 	".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".txt": "text/plain; charset=utf-8"}
 
@@ -112,7 +112,7 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer") // the address contains an authorization code for a moment
+	h.Set("Referrer-Policy", "no-referrer") // the address briefly contains an authorization code
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-cache")

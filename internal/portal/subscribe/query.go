@@ -83,8 +83,9 @@ type resume struct {
 // have to be sent again.
 //
 // The token has no signature. With a forged token, users can only skip changes of their own stream, or learn the names
-// and UIDs of deleted objects in workspaces where they may now watch the kind. A watch of the API server from an old
-// resource version shows the same. A version that this replica has not reached costs one list of one object.
+// and UIDs of deleted objects in workspaces where they may now watch the kind. Users can learn the same from a watch
+// that starts at an old resource version in the API server. A version that this replica has not reached costs one list
+// of one object.
 func (r resume) String() string {
 	data, err := json.Marshal(r)
 	if err != nil {

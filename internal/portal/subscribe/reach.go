@@ -48,7 +48,7 @@ func (k *watched) compare(before map[types.NamespacedName]types.UID) {
 		case before[name] == uid:
 		case !k.workspaces[name.Namespace] && !k.reach.workspaces[name.Namespace]:
 			k.recheck = append(k.recheck, name)
-		case reached: // was sent because of a right
+		case reached: // the Cluster was sent because of a right
 			names[name] = uid
 		default:
 			delete(names, name)

@@ -16,7 +16,7 @@ const mostWorkspaces = 100
 type scope struct {
 	all        bool
 	workspaces map[string]bool // the results of reviews, by workspace; not used if all is set
-	incomplete bool            // whether the user may have further rights
+	incomplete bool            // whether the user may have more rights than the results show
 	unknown    bool            // whether a review failed
 }
 

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package subscribe streams changes of Drover's objects to users who may watch them, and some fields of Clusters to
+// Package subscribe streams changes to Drover's objects to users who may watch them, and some fields of Clusters to
 // users who can reach them.
 //
 // docs/guide/subscribe.md describes the protocol.

@@ -51,7 +51,7 @@ type watched struct {
 	floor uint64 // the resource version up to which an earlier stream sent all changes
 	sure  uint64 // the resource version up to which this stream has sent all changes
 	reset bool   // whether a reset must be sent before anything else
-	// recheck contains Clusters that a binding, or its end, has made reachable or unreachable.
+	// recheck contains Clusters that have become reachable or unreachable because a binding was created or has ended.
 	recheck []types.NamespacedName
 }
 
