@@ -268,9 +268,9 @@ func (h Hub) GiveWithNote(
 }
 
 // Release removes a Host's instructions, so that its machine is cleaned. It releases the Host after the machine is
-// clean. It returns true if the Host has been released, is taken by another object, or is being deleted. The machine of
-// a deleted Host is cleaned in any case. If Release returns false, the Host's status shows the reason, and Release must
-// be called again when the status changes.
+// clean. It returns true if the Host has been released, is taken by another object, or is being deleted. When a Host is
+// deleted, its machine is cleaned even if Release is not called again. If Release returns false, the Host's status
+// shows the reason, and Release must be called again when the status changes.
 func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) (bool, error) {
 	switch {
 	case !TakenBy(host, consumer):
@@ -313,9 +313,9 @@ func conflict(host *v1.Host, why string) error {
 	return fmt.Errorf("give Host %s/%s instructions: %w", host.Namespace, host.Name, apierrors.NewConflict(corev1.Resource("secrets"), secretName(host), errors.New(why)))
 }
 
-// marks returns the marks that identify the Secret with the instructions that Drover created for a Host. The name is
-// not sufficient, because a user who can write Secrets can give any Secret this name. Only users with the "update"
-// right on hosts/instructions can create a Secret of this type. The type of a Secret cannot be changed.
+// marks returns the marks that identify the Secret in which Drover stores a Host's instructions. The name is not
+// sufficient, because a user who can write Secrets can give any Secret this name. Only users with the "update" right on
+// hosts/instructions can create a Secret of this type. The type of a Secret cannot be changed.
 func marks(host *v1.Host) owned.Marks {
 	return owned.Marks{
 		Type: v1.SecretTypeHostInstructions, Labels: map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostInstructions}, Owner: host.UID,

@@ -42,8 +42,8 @@ type rancher struct {
 	kubectl, config string
 	// folders are directories outside PATH that contain binaries.
 	folders []string
-	// stopPods are scripts that stop processes that keep running when the server's service is stopped: etcd and the API
-	// server, if they run as pods. Only the first script that exists is run.
+	// stopPods lists scripts for stopping processes that outlive the server's service: etcd and the API server, if they
+	// run as pods. Only the first script that exists is run.
 	stopPods []string
 	// begins is the option for the host that starts a cluster with etcd. It is empty if the distribution always uses
 	// etcd.

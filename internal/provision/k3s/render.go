@@ -43,8 +43,8 @@ type Held struct {
 	// changes.
 	Install string `json:"install"`
 	Start   string `json:"start"`
-	// Installs and Starts number the values of Install and Start. If a value recurs, it gets a new number and thus a
-	// new instruction.
+	// Installs and Starts number the values of Install and Start. If an earlier value recurs, it gets a new number, and
+	// therefore a new instruction.
 	Installs int64 `json:"installs"`
 	Starts   int64 `json:"starts"`
 	// Changed is true if the host already belonged to the cluster when it got these instructions.

@@ -43,7 +43,7 @@ const (
 	StepRestore Step = "Restore"
 	// StepJoin means that the server with the restored data is started and the other servers join it.
 	StepJoin Step = "Join"
-	// StepNodes means that nodes from the snapshot that no longer belong to the cluster are removed.
+	// StepNodes means that nodes are removed if they come from the snapshot but no longer belong to the cluster.
 	StepNodes Step = "Nodes"
 )
 

@@ -3,7 +3,7 @@
 
 package k3s
 
-// Scripts of k3s and RKE2. Values are passed as arguments and variables, never as part of the script's text.
+// Scripts for k3s and RKE2. Values are passed as arguments and variables, never as part of the script's text.
 
 // snapshot takes an etcd snapshot. It fails unless the snapshot was saved in $1 places: on the disk and, if there is
 // one, in the bucket. The distributions exit with status 0 even if the disk is full or the object store refuses the
@@ -76,7 +76,7 @@ for file in "$2"/config.yaml.d/*; do
 done`
 }
 
-// leaveScript removes a server's node from a working cluster, and thereby the server's etcd member, which would
+// leaveScript removes a server's node from a working cluster. This also removes the server's etcd member, which would
 // otherwise count toward the quorum. If the cluster does not respond, the script assumes that the cluster no longer
 // exists. If there is no other server, no quorum is needed.
 func leaveScript(r rancher) string {

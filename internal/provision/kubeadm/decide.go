@@ -105,7 +105,7 @@ const (
 	Hold
 	// Release means that the pause for this restore ends.
 	Release
-	// ReleaseAll means that a pause that an earlier, failed restore left behind also ends.
+	// ReleaseAll means that the pause of an earlier, failed restore also ends.
 	ReleaseAll
 )
 

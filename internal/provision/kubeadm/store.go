@@ -105,9 +105,9 @@ func (d *decision) surplus(host string, more int) []string {
 	return files
 }
 
-// expire finds the scheduled snapshots whose objects must be deleted. These are snapshots whose files have been
-// removed, failed snapshots except for the latest few, and snapshots that exceed the retention on hosts that are no
-// longer control plane machines.
+// expire finds the scheduled snapshots whose objects must be deleted. A snapshot's object is deleted if the snapshot's
+// file has been removed, or if the snapshot failed and is not one of the latest few failures. It is also deleted if the
+// snapshot exceeds the retention and its host is no longer a control plane machine.
 func (d *decision) expire() {
 	if d.Retention <= 0 {
 		return
