@@ -25,8 +25,9 @@ type upgraded interface {
 	CloseWrite() error
 }
 
-// upgradedBody discards what the user sends after the first failed write. A failed write means that the server has
-// closed the connection or that the connection is broken, so Read ends as well, after the data that has arrived.
+// upgradedBody discards what the user sends after the first failed write. If a write fails, either the server has
+// closed the connection or the connection is broken. In both cases, Read returns the data that has already arrived, and
+// then ends.
 type upgradedBody struct {
 	upgraded
 	failed bool // used only by the goroutine that writes
