@@ -26,9 +26,9 @@ import (
 // exportTimeout is the time limit for sending a batch.
 const exportTimeout = 10 * time.Second
 
-// exporter sends spans as OTLP in JSON over HTTP. It replaces the SDK's exporter, which would add gRPC and protobuf to
-// the agent and make its binary 50 % larger. A batch that cannot be sent is dropped, because spans are not worth the
-// memory of a queue.
+// exporter sends spans as OTLP messages, in JSON over HTTP. It replaces the SDK's exporter, which would add gRPC and
+// protobuf to the agent and make its binary 50% larger. A batch that cannot be sent is dropped, because spans are not
+// worth the memory of a queue.
 type exporter struct {
 	url     string
 	header  http.Header
