@@ -23,10 +23,14 @@ export function openDialog(title, body, props = {}, { drawer = false } = {}) {
   open.value = [...open.value, { id: ++last, title, body, props, drawer, returnTo: document.activeElement }];
 }
 
-/** @param {Opened} opened */
-function closed({ id, returnTo }) {
+/**
+ * Returns the focus to the element that had it, unless the user has already moved it after the dialog was closed.
+ * @param {Opened} opened @param {Element} dialog
+ */
+function closed({ id, returnTo }, dialog) {
+  const now = document.activeElement, lost = !now || now === document.body || dialog.contains(now);
   open.value = open.value.filter((each) => each.id !== id);
-  if (returnTo instanceof HTMLElement && returnTo.isConnected) returnTo.focus();
+  if (lost && returnTo instanceof HTMLElement && returnTo.isConnected) returnTo.focus();
 }
 
 /** @param {{ opened: Opened }} props */
@@ -39,7 +43,7 @@ function Dialog({ opened }) {
     ref.current.querySelector("[data-focus]")?.focus();
   }, []);
   const close = () => ref.current?.close();
-  return html`<dialog class=${opened.drawer ? "drawer" : ""} ref=${ref} aria-labelledby=${id} onClose=${() => closed(opened)}>
+  return html`<dialog class=${opened.drawer ? "drawer" : ""} ref=${ref} aria-labelledby=${id} onClose=${() => closed(opened, ref.current)}>
     <div class="dialog-in"><header class="dialog-head"><h2 id=${id}>${opened.title}</h2><button type="button" class="icon-button" aria-label="Close" onClick=${close}><${Icon} name="close" /></button></header>
     <${opened.body} ...${opened.props} close=${close} /></div></dialog>`;
 }
