@@ -196,8 +196,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, b *v1.Baseline, d decision
 			s.Waves = d.rollout.waves
 		}
 	})
-	if d.rollout != nil && d.rollout.wait.Until.After(r.Now()) {
-		change.Until = d.rollout.wait.Until.Sub(r.Now())
+	if d.rollout != nil && !d.rollout.wait.Until.IsZero() { // the time may have passed since the decision
+		change.Until = max(d.rollout.wait.Until.Sub(r.Now()), time.Millisecond)
 	}
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, b, change)
 }

@@ -41,6 +41,18 @@ func (d deliveries) Outcomes(_ string, members []types.NamespacedName) (all []de
 // reconciled reconciles the Baseline team-a/cni with one member, while some requests of the manager fail.
 func reconciled(t *testing.T, fails interceptor.Funcs) (deliveries, *v1.Baseline, error) {
 	t.Helper()
+	r, b := reconciler(t, fails)
+	name := client.ObjectKeyFromObject(b)
+	_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: name})
+	if got := r.Client.Get(t.Context(), name, b); got != nil {
+		t.Fatal(got)
+	}
+	return r.Deliveries.(deliveries), b, err
+}
+
+// reconciler returns the reconciler of a hub with the Baseline team-a/cni, which has one member.
+func reconciler(t *testing.T, fails interceptor.Funcs) (*Reconciler, *v1.Baseline) {
+	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{v1.AddToScheme, corev1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -60,16 +72,10 @@ func reconciled(t *testing.T, fails interceptor.Funcs) (deliveries, *v1.Baseline
 		}},
 	).WithInterceptorFuncs(fails).Build()
 	sets := deliveries{}
-	r := &Reconciler{
+	return &Reconciler{
 		Client: hub, Live: hub, Sources: hub, Recorder: events.NewFakeRecorder(10), Deliveries: sets,
 		Values: &Values{Clusters: hub, Deliveries: sets}, Now: time.Now,
-	}
-	name := client.ObjectKeyFromObject(b)
-	_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: name})
-	if got := hub.Get(t.Context(), name, b); got != nil {
-		t.Fatal(got)
-	}
-	return sets, b, err
+	}, b
 }
 
 var errBroken = errors.New("the API server is broken")
@@ -103,5 +109,27 @@ func TestTheStatusIsWrittenEvenIfTheHistoryIsNot(t *testing.T) {
 	}
 	if s := b.Status; s.Clusters == nil || s.Clusters.Summary != "1/1" || s.Revision == "" || len(s.History) > 0 {
 		t.Errorf("got the status %+v, want the progress, and no history", s)
+	}
+}
+
+// The hub writes the history between the decision and the status, which takes time.
+func TestARolloutLooksAgainAtATimeThatPassesMeanwhile(t *testing.T) {
+	r, b := reconciler(t, interceptor.Funcs{})
+	b.Spec.Rollout = &v1.Rollout{MaxConcurrentClusters: 1}
+	if err := r.Client.Update(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	r.Settled = func() bool { return false } // the rollout looks again after settleAgain
+	now := time.Now()
+	r.Now = func() time.Time {
+		now = now.Add(2 * settleAgain)
+		return now
+	}
+	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(b)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result.RequeueAfter <= 0 || result.RequeueAfter > time.Second {
+		t.Errorf("it is reconciled again after %v, want at once: no event says that the time has passed", result.RequeueAfter)
 	}
 }
