@@ -43,7 +43,8 @@ type Approval struct {
 
 // WaveApproval describes whether a wave that requires approval has been approved.
 type WaveApproval struct {
-	// revision is the revision to approve. It is empty while the version or a Secret cannot be resolved.
+	// revision is the revision to approve. While the version or a Secret cannot be resolved, it is the revision that was
+	// approved, or empty if none was.
 	// +optional
 	Revision string `json:"revision,omitempty"`
 	// approvedBy is the user who has approved the revision. It is empty until then.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -153,6 +154,55 @@ func TestWaveStartsWhenItIsApproved(t *testing.T) {
 		s.approve("all", old, "alice")
 		if s.claim("a") != nil || s.approval("all").Revision == old {
 			t.Errorf("claim %+v, revision %s, want nothing begun, and another revision", s.claim("a"), old)
+		}
+	})
+	t.Run("a problem that passes changes neither the time nor the user of an approval", func(t *testing.T) {
+		s := newFixture(t, env, "a")
+		secret := planSecret(s, "script")
+		s.plan(func(spec *v1.PlanSpec) {
+			spec.Rollout = &v1.Rollout{Waves: []v1.Wave{{Name: "all", Approval: v1.ApprovalRequired},
+				{Name: "rest", Approval: v1.ApprovalRequired}}}
+			spec.Secrets = []v1.PlanSecret{{Name: secret.Name}}
+		})
+		s.reconcile()
+		s.approve("all", s.approval("all").Revision, "alice")
+		want := s.approval("all")
+		label := func(value string) {
+			s.clock.Advance(time.Hour)
+			secret.Labels[v1.LabelPlansUse] = value
+			if err := s.Client.Update(t.Context(), secret); err != nil {
+				t.Fatal(err)
+			}
+			s.events()
+			s.reconcile()
+		}
+		label("false")
+		s.expect(v1.ReasonSecretNotFound)
+		if is := s.approval("all"); !equality.Semantic.DeepEqual(is, want) {
+			t.Errorf("during the problem the approval is %+v, want %+v", is, want)
+		}
+		if is := s.approval("rest"); *is != (v1.WaveApproval{}) {
+			t.Errorf("the approval of the other wave is %+v, want no revision during the problem", is)
+		}
+		label("true")
+		if is := s.approval("all"); !equality.Semantic.DeepEqual(is, want) {
+			t.Errorf("after the problem the approval is %+v, want %+v", is, want)
+		}
+		if got := s.events(); slices.Contains(got, "Normal WaveApproved") {
+			t.Errorf("events %q, want none of an approval: the user has approved it once", got)
+		}
+	})
+	t.Run("an approval that is removed during a problem is not kept", func(t *testing.T) {
+		s := canaryDone(t)
+		s.approve("prod", s.approval("prod").Revision, "alice")
+		s.clock.Advance(time.Hour)
+		s.change(func(spec *v1.PlanSpec) {
+			spec.Approvals, spec.Secrets = nil, []v1.PlanSecret{{Name: "missing"}}
+		})
+		s.reconcile()
+		s.expect(v1.ReasonSecretNotFound)
+		if is := s.approval("prod"); *is != (v1.WaveApproval{}) {
+			t.Errorf("the approval is %+v, want none", is)
 		}
 	})
 	t.Run("a plan that is created again has another revision", func(t *testing.T) {
