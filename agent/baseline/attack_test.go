@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,15 +35,16 @@ func (m *member) forge(t *testing.T, name string) {
 	}
 }
 
-// awaitRepair changes an object and waits until it is repaired. The Baseline has then seen all earlier changes.
-func (m *member) awaitRepair(t *testing.T, c *set.BaselineContent) {
+// awaitRepair changes an object and waits until it is repaired, and the result satisfies check. The Baseline has then
+// seen all earlier changes.
+func (m *member) awaitRepair(t *testing.T, c *set.BaselineContent, check func(Result) error) {
 	t.Helper()
 	m.change(t, "helm")
 	m.await(t, c, func(r Result) error {
 		if got := m.configMap(t, "first").Data["a"]; got != "b" {
 			return fmt.Errorf("got the value %q, want it repaired", got)
 		}
-		return healthy(r)
+		return check(r)
 	})
 }
 
@@ -51,10 +54,41 @@ func TestAForgedObjectIsNotDeleted(t *testing.T) {
 	c := m.content(t, first)
 	m.await(t, c, healthy)
 	m.forge(t, "forged")
-	m.awaitRepair(t, c)
+	m.awaitRepair(t, c, healthy)
 	m.await(t, c, healthy)
 	if m.configMap(t, "forged") == nil {
 		t.Error("the agent deleted an object that a user had made look like the Baseline's, want it to stay")
+	}
+}
+
+func TestAnObjectForgedDuringTheFirstPassesIsNotDeleted(t *testing.T) {
+	t.Parallel()
+	for name, blocked := range map[string]bool{"before the first pass": false, "while a conflict blocks it": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMember(t, []string{""}, "configmaps")
+			c := m.content(t, first, second)
+			if blocked {
+				other := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: m.namespace, Name: "second"}}
+				if err := m.Client.Create(t.Context(), other); err != nil {
+					t.Fatal(err)
+				}
+				conflict := hasPhase(protocol.SetConflict, "already exists")
+				m.await(t, c, conflict)
+				m.forge(t, "forged")
+				m.awaitRepair(t, c, conflict)
+				if err := m.Client.Delete(t.Context(), other); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				m.forge(t, "forged")
+			}
+			m.await(t, c, healthy)
+			m.remove(t)
+			if m.configMap(t, "forged") == nil || m.configMap(t, "first") != nil {
+				t.Error("got the first object or not the forged one, want only the Baseline's own objects deleted")
+			}
+		})
 	}
 }
 
@@ -66,23 +100,34 @@ func TestObjectsOfOthersWithTheLabelAreNotStored(t *testing.T) {
 	for i := range 5 {
 		m.forge(t, fmt.Sprint("forged-", i))
 	}
-	m.awaitRepair(t, c)
+	m.awaitRepair(t, c, healthy)
 	if got := m.keeper.of(m.id).watched(kind{"", "ConfigMap"}).objects.Values(); len(got) != 1 {
 		t.Errorf("got %d stored objects, want only the Baseline's: any user can set the label", len(got))
 	}
 }
 
-func TestALostInventoryIsRebuilt(t *testing.T) {
+func TestALostInventoryIsWrittenAgain(t *testing.T) {
 	t.Parallel()
-	m := newMember(t, []string{""}, "configmaps")
-	m.await(t, m.content(t, first, second), healthy)
-	if err := m.secrets.Delete(t.Context(), secretName(m.id)); err != nil {
-		t.Fatal(err)
-	}
-	m.lead(t)
-	m.await(t, m.content(t, first), healthy)
-	if m.configMap(t, "second") != nil || m.configMap(t, "first") == nil {
-		t.Error("got the second object or not the first one, want what left the Baseline pruned without an inventory")
+	for name, restart := range map[string]bool{"by the same agent": false, "after a restart": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMember(t, []string{""}, "configmaps")
+			m.await(t, m.content(t, first, second), healthy)
+			if err := m.secrets.Delete(t.Context(), secretName(m.id)); err != nil {
+				t.Fatal(err)
+			}
+			if restart {
+				m.lead(t)
+			}
+			third := strings.Replace(second, "name: second", "name: third", 1)
+			m.await(t, m.content(t, first, third), healthy)
+			if got := m.inventory(t); len(got) != 2 || got[0].Name != "first" || got[0].UID == "" {
+				t.Errorf("got the inventory %+v, want the first object with its UID, and the third one", got)
+			}
+			if there := m.configMap(t, "second") != nil; there != restart {
+				t.Errorf("the second object exists: %t, want %t: only an agent that remembers it may delete it", there, restart)
+			}
+		})
 	}
 }
 

@@ -41,7 +41,6 @@ type liveStore = watch.Store[*kube.Whole, live]
 // follow watches the objects of one kind that have a Baseline's label.
 type follow struct {
 	served
-	version   string // apiVersion of the kind
 	objects   *liveStore
 	stop      context.CancelFunc
 	forbidden atomic.Bool // whether the last request was refused
@@ -71,18 +70,15 @@ func readLive(k kind, name string) func(*kube.Whole) (live, bool) {
 
 // interest determines which objects with the Baseline's label the agent stores. Any user in the member can add this
 // label to their own objects.
-type interest struct {
-	refs map[ref]bool
-	lost bool // whether objects that the Baseline's user applied may be missing in refs
-}
+type interest map[ref]bool
 
 // same reports whether the interest still matches the objects of an inventory.
 func (i *interest) same(store *inventory) bool {
-	if i == nil || i.lost != store.lost || len(i.refs) != len(store.entries) {
+	if i == nil || len(*i) != len(store.entries) {
 		return false
 	}
 	for r := range store.entries {
-		if !i.refs[r] {
+		if !(*i)[r] {
 			return false
 		}
 	}
@@ -94,21 +90,21 @@ func (b *kept) setInterest() {
 	if b.store.interest.Load().same(&b.store) {
 		return
 	}
-	now := &interest{refs: make(map[ref]bool, len(b.store.entries)), lost: b.store.lost}
+	now := make(interest, len(b.store.entries))
 	for r := range b.store.entries {
-		now.refs[r] = true
+		now[r] = true
 	}
-	b.store.interest.Store(now)
+	b.store.interest.Store(&now)
 }
 
 // cares reports whether the agent stores the given object, which has the Baseline's label.
-func (b *kept) cares(r ref, now live) bool {
+func (b *kept) cares(r ref) bool {
 	i := b.store.interest.Load()
-	return i != nil && (i.refs[r] || i.lost && now.mark != 0)
+	return i != nil && (*i)[r]
 }
 
 // follow starts to watch a kind, unless it is being watched.
-func (b *kept) follow(k kind, version string, s served) *follow {
+func (b *kept) follow(k kind, s served) *follow {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if f := b.watches[k]; f != nil && f.served == s {
@@ -118,12 +114,12 @@ func (b *kept) follow(k kind, version string, s served) *follow {
 	}
 	ctx, stop := context.WithCancel(b.ctx)
 	id := b.id
-	f := &follow{served: s, version: version, stop: stop}
+	f := &follow{served: s, stop: stop}
 	read := readLive(k, b.name)
 	f.objects = watch.NewStore(watch.Options[*kube.Whole, live]{
 		Read: func(o *kube.Whole) (live, bool) {
 			now, labeled := read(o)
-			return now, labeled && b.cares(ref{k, o.Namespace, o.Name}, now)
+			return now, labeled && b.cares(ref{k, o.Namespace, o.Name})
 		},
 		Changed: func(_ watch.Name, before, now *live) {
 			if before == nil || now == nil || *before != *now {

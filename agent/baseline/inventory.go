@@ -58,13 +58,14 @@ type record struct {
 	Entries        []entry                   `json:"entries"`
 }
 
-// inventory lists the objects of a Baseline in a Secret. Only changes are written.
+// inventory lists the objects of a Baseline in a Secret. Only changes are written. If the Secret is lost and the agent
+// restarts, the inventory lists only the wanted objects. Labels and field managers do not prove that the agent may
+// delete another object, because any user in the member can choose them.
 type inventory struct {
 	secrets *kube.Secrets
 	secret  string
 
 	read    bool
-	lost    bool   // whether there was no inventory; see pass.adopt
 	version string // resource version of the Secret; empty if it does not exist
 	changed bool   // since the last write
 	name    string
@@ -81,7 +82,7 @@ func (i *inventory) load(ctx context.Context) error {
 	}
 	stored, err := i.secrets.Get(ctx, i.secret)
 	if apierrors.IsNotFound(err) {
-		i.read, i.lost, i.version, i.changed, i.entries = true, true, "", false, map[ref]entry{}
+		i.read, i.version, i.changed, i.entries = true, "", false, map[ref]entry{}
 		return nil
 	}
 	if err != nil {
@@ -96,7 +97,7 @@ func (i *inventory) load(ctx context.Context) error {
 	if json.Unmarshal(raw, &r) != nil || secretName(set.ID(set.Baseline, r.Name)) != i.secret {
 		return errors.New("the Secret " + i.secret + " is not an inventory: restore it or delete it")
 	}
-	i.read, i.lost, i.changed, i.version = true, false, false, stored.ResourceVersion
+	i.read, i.changed, i.version = true, false, stored.ResourceVersion
 	i.name, i.policy = r.Name, r.DeletionPolicy
 	i.entries = make(map[ref]entry, len(r.Entries))
 	for _, e := range r.Entries {
@@ -182,8 +183,11 @@ func (i *inventory) save(ctx context.Context) error {
 	}
 	stored, err := write(ctx, secret)
 	if err != nil {
-		// Another replica or a user has changed the Secret. The next pass reads it again.
-		i.read = !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err)
+		// Another replica or a user has changed the Secret. The next pass reads it again, or writes it again if it is lost.
+		i.read = !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err)
+		if apierrors.IsNotFound(err) {
+			i.version = ""
+		}
 		return err
 	}
 	i.version, i.changed = stored.ResourceVersion, false

@@ -77,18 +77,16 @@ type world struct {
 	live   map[target]found
 	// strangers contains the resource versions of the objects that are the stranger's.
 	strangers map[types.UID]string
-	// free contains objects that a Baseline may delete or not: they look like its own, and it has no inventory.
-	free  map[types.UID]bool
-	steps []string       // of this round
-	done  map[string]int // number of steps by their first word
-	lossy bool           // whether a lost inventory would lose objects in this round
-	value int
+	steps     []string       // of this round
+	done      map[string]int // number of steps by their first word
+	lossy     bool           // whether a lost inventory would lose objects in this round
+	value     int
 }
 
 func newWorld(t *testing.T, from uint64) *world {
 	t.Helper()
 	w := &world{t: t, random: rand.New(rand.NewPCG(from, 1)), strangers: map[types.UID]string{},
-		free: map[types.UID]bool{}, done: map[string]int{}}
+		done: map[string]int{}}
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
 	for _, name := range []string{"-a", "-b"} {
@@ -161,9 +159,6 @@ func (w *world) write(b *base) {
 		b.want = nil
 		return
 	}
-	if b.want == nil {
-		w.forget(b)
-	}
 	b.want, b.orphan = map[target]string{}, w.random.IntN(4) == 0
 	w.value++
 	all := targets()
@@ -173,28 +168,22 @@ func (w *world) write(b *base) {
 	w.step("write %s: %v, orphan: %t", b.name, b.want, b.orphan)
 }
 
-// forget notes that a Baseline has no inventory.
-func (w *world) forget(b *base) {
-	for _, o := range w.live {
-		if o.label() == b.name {
-			w.free[o.GetUID()] = true
+// disown makes the objects that a Baseline does not want the stranger's. Without an inventory, they are not known to be
+// the Baseline's.
+func (w *world) disown(b *base) {
+	for g, o := range w.live {
+		_, wanted := b.want[g]
+		if _, known := w.strangers[o.GetUID()]; !known && !wanted && o.label() == b.name {
+			w.strangers[o.GetUID()] = o.GetResourceVersion()
 		}
 	}
 }
 
 // mayLabel reports whether it is certain what the Baseline does with an object that gets its label.
 func (w *world) mayLabel(b *base, g target) bool {
-	if _, wanted := b.want[g]; wanted {
-		return true
-	}
+	_, wanted := b.want[g]
 	_, recorded := w.keeper.of(b.id).store.entries[refOf("v1", g.kind, w.namespace, g.name)]
-	return !recorded && (b.want == nil || w.recorded(b))
-}
-
-// recorded reports whether the Baseline has an inventory, so that it adopts no objects.
-func (w *world) recorded(b *base) bool {
-	store := &w.keeper.of(b.id).store
-	return store.version != "" && !store.lost
+	return wanted || !recorded
 }
 
 // disturb is a step of the stranger.
@@ -206,7 +195,7 @@ func (w *world) disturb() {
 	switch n := w.random.IntN(8); {
 	case !there && n < 2 && w.mayLabel(b, g):
 		w.put(g, b.name)
-	case !there && n < 5 && b.want != nil && w.recorded(b) && w.mayLabel(b, g):
+	case !there && n < 5 && w.mayLabel(b, g):
 		w.pretend(g, b)
 	case !there:
 		w.put(g, "")
@@ -316,7 +305,7 @@ func (w *world) interrupt() {
 	case n == 3 && !w.lossy && b.want != nil:
 		w.step("lose the inventory of %s", b.name)
 		_ = w.secrets.Delete(w.t.Context(), secretName(b.id)) // there may be none yet
-		w.forget(b)
+		w.disown(b)
 	default:
 		return
 	}
@@ -340,12 +329,12 @@ func (w *world) untouched() error {
 	for g, o := range w.live {
 		there[o.GetUID()] = true
 		version, ours := w.strangers[o.GetUID()]
-		if ours && !w.wants(o.label(), g) && !w.free[o.GetUID()] && version != o.GetResourceVersion() {
+		if ours && !w.wants(o.label(), g) && version != o.GetResourceVersion() {
 			return fmt.Errorf("%v of the stranger was changed: %+v", g, o.Object)
 		}
 	}
 	for uid := range w.strangers {
-		if !there[uid] && !w.free[uid] {
+		if !there[uid] {
 			return fmt.Errorf("an object of the stranger with the UID %s was deleted", uid)
 		}
 	}
@@ -395,7 +384,7 @@ func (w *world) check() error {
 			return fmt.Errorf("%v is missing, want it with the value %q", g, values[0])
 		case there && len(values) > 0 && o.value != values[0]:
 			return fmt.Errorf("%v has the value %q, want %q", g, o.value, values[0])
-		case !there || len(values) > 0 || w.free[o.GetUID()] || w.strangers[o.GetUID()] != "" || w.blocked(o.label()):
+		case !there || len(values) > 0 || w.strangers[o.GetUID()] != "" || w.blocked(o.label()):
 		default:
 			return fmt.Errorf("%v of %s is left, want it deleted", g, o.label())
 		}
@@ -420,7 +409,6 @@ func (w *world) settle() {
 	for g, o := range w.live {
 		if w.wants(o.label(), g) { // handed over
 			delete(w.strangers, o.GetUID())
-			delete(w.free, o.GetUID())
 		}
 	}
 	w.steps, w.lossy = nil, false

@@ -88,36 +88,12 @@ func (p *pass) keep(ctx context.Context) {
 		}
 	}
 	if !p.blocked && ctx.Err() == nil {
-		p.prune(ctx, append(doomed, p.adopt()...))
+		p.prune(ctx, doomed)
 		p.stopUnused()
 	}
 	if err := p.store.save(ctx); err != nil && ctx.Err() == nil {
 		p.fail("the inventory cannot be written: " + err.Error())
 	}
-}
-
-// adopt does nothing unless the inventory was lost. It records and returns the objects that the Baseline's user applied
-// and that are no longer wanted. At any other time, such an object is a forgery. Any user in the member can choose
-// labels and field managers, and could otherwise make the agent delete an object that the user is not allowed to
-// delete. An object that has the Baseline's label but was applied by another user may be a copy that Kubernetes made,
-// such as an EndpointSlice of a Service.
-func (p *pass) adopt() (doomed []entry) {
-	if !p.store.lost {
-		return nil
-	}
-	for k, f := range p.watches {
-		f.objects.Each(func(n watch.Name, o live) {
-			r := ref{k, n.Namespace, n.Name}
-			if _, known := p.store.entries[r]; !known && o.mark != 0 && !o.deleting {
-				e := entry{APIVersion: f.version, Kind: k.name, Namespace: n.Namespace, Name: n.Name, UID: o.uid}
-				p.store.put(e)
-				doomed = append(doomed, e)
-			}
-		})
-	}
-	p.store.lost = false
-	p.setInterest()
-	return doomed
 }
 
 // stopUnused ends the watches of kinds that have no objects in the inventory.
@@ -190,7 +166,7 @@ func (p *pass) locate(ctx context.Context, w wanted) *follow {
 			return nil
 		}
 	}
-	f = p.follow(w.kind, w.apiVersion, s)
+	f = p.follow(w.kind, s)
 	select {
 	case <-f.objects.Known():
 		return f
