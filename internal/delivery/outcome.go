@@ -59,9 +59,9 @@ type Outcome struct {
 	Short, Spent []string
 	// Reported is the agent's last report about any version of the set. It is nil if the agent has reported none. It is
 	// shared and must not be changed. Known is true if the agent has reported its sets since the store started, and
-	// Available is true if the set can be sent now. Awaited is true if a connected agent has yet to report its sets.
-	Reported                  *protocol.SetState
-	Known, Available, Awaited bool
+	// Available is true if the set can be sent now.
+	Reported         *protocol.SetState
+	Known, Available bool
 	// Since is the time when an owner first declared the set with its current content.
 	Since time.Time
 	// Busy is true while many other sets are being sent to the member.
@@ -79,7 +79,6 @@ func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 			o = m.outcome(id)
 			o.Busy, o.Reported, o.Known = len(m.sends) > fewSends, m.has[id], m.reported
 			o.Available = m.takes() && !m.withheld && !m.hold.Waits() && m.accepts(id)
-			o.Awaited = m.connected && !m.reported && m.refuses == "" && !m.leaderless
 			if o.Stage == Away && !m.reported && time.Since(g.started) < settleTime {
 				o.Stage = Unreported
 			}
