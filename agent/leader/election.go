@@ -65,7 +65,7 @@ type Options struct {
 	// Look is the interval at which the replica checks the Lease while another replica is the leader. It defaults to 2
 	// s.
 	Look time.Duration
-	// Restored is called when the Lease has an older version than before, because the cluster's etcd was restored
+	// Restored is called when the Lease's version is lower than the last one, because the cluster's etcd was restored
 	// from a backup. Data that was read before the restore is no longer valid, and this replica is no longer the
 	// leader. Restored may be nil.
 	Restored func()
