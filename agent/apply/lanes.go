@@ -19,7 +19,7 @@ const (
 	// of concurrent writes that are overdue. API servers count both against the agent's concurrency limit.
 	quickLane = 16
 	slowLane  = 48
-	// probeLane is the maximum number of writes in the slow lane that probe hanging places.
+	// probeLane is the maximum number of slow-lane writes that test whether a hanging place responds again.
 	probeLane = 32
 	// overdue is how long a write may stay in the quick lane.
 	overdue = 200 * time.Millisecond

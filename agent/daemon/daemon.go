@@ -287,7 +287,7 @@ func (a *agent) awaitUID(ctx context.Context) (uid string, ok bool) {
 	return uid, err == nil
 }
 
-// serveSocket serves probes and the log level at the socket. If this fails, the agent runs without the socket.
+// serveSocket serves probes and the log level on the socket. If this fails, the agent runs without the socket.
 func (a *agent) serveSocket(ctx context.Context) {
 	mux := probes(a.alive, a.ready, http.HandlerFunc(a.serveMetrics))
 	mux.Handle("/", a.options.Level)

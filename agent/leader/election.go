@@ -32,7 +32,7 @@ var ErrNotLeading = errors.New("this replica of the agent does not lead: ask ano
 
 // Intervals and timeouts of the election. The leader writes the Lease twelve times a minute, rather than thirty times
 // as with client-go's defaults. A leader that is killed is replaced within 19 s, and a leader that stops gracefully
-// within 2 s.
+// is replaced within 2 s.
 const (
 	duration      = 15 * time.Second // how long a Lease lasts without a renewal
 	renewInterval = 5 * time.Second
@@ -65,7 +65,7 @@ type Options struct {
 	// Look is the interval at which the replica checks the Lease while another replica is the leader. It defaults to 2
 	// s.
 	Look time.Duration
-	// Restored is called when the Lease has an older version than before, because the cluster's etcd was restored
+	// Restored is called when the Lease's version is lower than the last one, because the cluster's etcd was restored
 	// from a backup. Data that was read before the restore is no longer valid, and this replica is no longer the
 	// leader. Restored may be nil.
 	Restored func()
@@ -148,15 +148,15 @@ func (e *Election) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 	return lease, err
 }
 
-// errRestored is returned if the Lease has an earlier version than before.
+// errRestored is returned if the Lease's version is lower than the last version that was seen.
 var errRestored = errors.New("the cluster went back to an earlier state: its etcd was restored from a backup")
 
 // observe records the version of a Lease that was read or written. If Options.Restored is set and the version is lower
-// than before, observe calls it and returns errRestored. The version changes only when the Lease is written, and then
-// increases. A lower version therefore comes from a backup, regardless of the writes to etcd since the restore, and
-// even if the restore has increased etcd's revisions. The replica that was the leader detects the restore at its next
-// write. The other replicas detect it before they take the Lease, because they take it only after it was unchanged for
-// its duration.
+// than the last one, observe calls it and returns errRestored. The version changes only when the Lease is written, and
+// then increases. A lower version therefore comes from a backup, regardless of the writes to etcd since the restore,
+// and even if the restore has increased etcd's revisions. The replica that was the leader detects the restore at its
+// next write. The other replicas detect it before they take the Lease, because they take it only after it was unchanged
+// for its duration.
 func (e *Election) observe(lease *coordinationv1.Lease) error {
 	before := e.newest
 	if version, err := strconv.ParseUint(lease.ResourceVersion, 10, 64); err == nil {

@@ -25,7 +25,7 @@ type Options struct {
 	Objects *kube.Objects
 	// Topic publishes the status of the hub's Plans.
 	Topic *stream.Topic
-	// Namespace is the namespace of the agent. No drain evicts the agent's pods.
+	// Namespace is the namespace of the agent. A drain does not evict the agent's pods.
 	Namespace string
 	// Registry returns the registry for images that do not specify one. If it is nil, there is no such registry.
 	Registry func() string

@@ -266,7 +266,7 @@ func (s *Store[O, T]) Delete(obj any) error {
 // never older than an earlier event. If the list's version is lower, the API server was restored from a backup, and
 // only the list is valid. Otherwise, a restored role with more rights would be mistaken for the role that the agent
 // applied. If the restore has increased resource versions, a restored object is recognized by its own version, which is
-// lower than before.
+// lower than the stored version.
 func (s *Store[O, T]) Replace(objs []any, version string) error {
 	listed := make(map[Name]*entry[T], len(objs))
 	for _, obj := range objs {

@@ -13,7 +13,7 @@ import (
 // condition reports the rollback. A user who can choose the agent's image, its nodes, or the hub that it trusts can
 // obtain the agent's rights. Setting any field except replicas and resources therefore requires the "update" verb on
 // clusters/agent. No workspace role includes this verb.
-// +kubebuilder:validation:XValidation:rule="!has(self.nodeAgent) || !self.nodeAgent || !has(self.profile) || self.profile != 'ReadOnly'",message="nodeAgent requires the profile Full: node agents use the nodes' network, and a ReadOnly agent is not allowed to create such pods"
+// +kubebuilder:validation:XValidation:rule="!has(self.nodeAgent) || !self.nodeAgent || !has(self.profile) || self.profile != 'ReadOnly'",message="nodeAgent requires the Full profile: node agents use the nodes' network, and a ReadOnly agent is not allowed to create such pods"
 type Agent struct {
 	// image is the container image of the agent. The default is the image in the hub's configuration.
 	// +optional

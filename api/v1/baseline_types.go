@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Baseline is a list of Kubernetes objects that members keep: for example a CNI plugin, a storage class, policies,
-// CustomResourceDefinitions, or a GitOps controller. The members' agents apply the objects, repair and prune them, and
-// report their health, whether or not the hub is reachable.
+// Baseline is a list of Kubernetes objects that are maintained in members, for example a CNI plugin, a storage class,
+// policies, CustomResourceDefinitions, or a GitOps controller. The members' agents apply the objects, repair and prune
+// them, and report their health, whether or not the hub is reachable.
 //
 // The agent applies the objects as the user "drover:baseline:<name>", whose only rights are the rights of a
 // RoleTemplate. Creating a Baseline, or changing its spec, requires the "bind" verb on that role template in the
@@ -62,7 +62,7 @@ type BaselineList struct {
 	Items           []Baseline `json:"items"`
 }
 
-// BaselineSpec defines the objects that members keep. Every field can be changed at any time.
+// BaselineSpec defines the objects that are maintained in members. Every field can be changed at any time.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.manifests) || has(self.from)",message="set manifests or from"
 type BaselineSpec struct {
@@ -79,8 +79,8 @@ type BaselineSpec struct {
 	RoleTemplateName string `json:"roleTemplateName"`
 
 	// manifests are complete Kubernetes objects of any kind. Namespaced objects must name their namespace. Namespaces
-	// whose names begin with "drover-" are rejected. At most 256 items are allowed. Together with the objects in from, a
-	// Baseline can have up to 1000 objects of 64 kinds and 4 MiB.
+	// whose names begin with "drover-" are rejected. At most 256 items are allowed. Including the objects in from, a
+	// Baseline can contain at most 1000 objects of at most 64 kinds, with a total size of at most 4 MiB.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -88,8 +88,8 @@ type BaselineSpec struct {
 	Manifests []Manifest `json:"manifests,omitempty"`
 
 	// from adds the objects in ConfigMaps and Secrets of the Baseline's namespace. Each key holds a stream of YAML
-	// documents. Each ConfigMap or Secret must have the label baselines.cluster.drover.dev/use: "true", and at most 1 MiB
-	// of data, or 256 KiB for Secrets. At most 16 sources are allowed.
+	// documents. Each ConfigMap or Secret must have the label baselines.cluster.drover.dev/use: "true". A ConfigMap can
+	// contain at most 1 MiB of data, and a Secret at most 256 KiB. At most 16 sources are allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=kind
@@ -98,8 +98,8 @@ type BaselineSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	From []BaselineSource `json:"from,omitempty"`
 
-	// revision is a revision from status.history whose roleTemplateName is the same as in the spec. Members keep the
-	// objects of that revision instead of the objects in manifests and from, which are the default.
+	// revision is a revision from status.history whose roleTemplateName is the same as in the spec. If it is set, members
+	// keep the objects of that revision instead of the objects in the fields manifests and from.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{16}$`
 	Revision string `json:"revision,omitempty"`
@@ -117,22 +117,22 @@ type BaselineSpec struct {
 	// +kubebuilder:default=Report
 	Conflicts ConflictPolicy `json:"conflicts,omitempty"`
 
-	// deletionPolicy determines what happens to the objects in a member when the Baseline is deleted, no longer selects
-	// the member, or the member leaves the hub. Delete deletes the objects. Orphan leaves them unchanged. The default is
-	// Delete. Objects that leave a Baseline are always deleted.
+	// deletionPolicy determines what happens to the objects in a member when the Baseline is deleted, when it no longer
+	// selects the member, or when the member leaves the hub. Delete deletes the objects. Orphan leaves them unchanged.
+	// The default is Delete. Objects that are removed from a Baseline are always deleted.
 	// +optional
 	// +kubebuilder:default=Delete
 	DeletionPolicy BaselineDeletionPolicy `json:"deletionPolicy,omitempty"`
 }
 
-// BaselinePace defines in which order members receive a change, and when they count as failed.
+// BaselinePace defines the order in which members receive a change, and when a member counts as failed.
 type BaselinePace struct {
 	// rollout defines the order in which members receive a new revision, and how many of them are in progress at the
 	// same time. By default, all members receive it at once. A member that joins later receives the last revision that
 	// is complete, without waiting. A member that is disconnected for five minutes while in progress counts as failed.
 	// +optional
 	// +structType=atomic
-	// +kubebuilder:validation:XValidation:rule="!has(self.waves) || self.waves.all(w, !has(w.approval) || w.approval == 'None')",message="waves of a Baseline cannot require approval: set approval to None, or set paused to wait"
+	// +kubebuilder:validation:XValidation:rule="!has(self.waves) || self.waves.all(w, !has(w.approval) || w.approval == 'None')",message="waves of a Baseline cannot require approval: set approval to None, or use paused to hold the rollout"
 	Rollout *Rollout `json:"rollout,omitempty"`
 
 	// paused prevents further members from receiving a new revision. It has no effect without rollout. The default is
@@ -181,7 +181,7 @@ type DriftPolicy string
 // +kubebuilder:validation:Enum=Report;Take
 type ConflictPolicy string
 
-// BaselineDeletionPolicy determines what happens to the objects when a Baseline leaves a member.
+// BaselineDeletionPolicy determines what happens to the objects when a Baseline is removed from a member.
 // +kubebuilder:validation:Enum=Delete;Orphan
 type BaselineDeletionPolicy string
 

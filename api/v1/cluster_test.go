@@ -40,7 +40,7 @@ func TestClusterSpec(t *testing.T) {
 		"five replicas": {`{"agent": {"replicas": 5}}`, ""},
 		"node agents":   {`{"agent": {"nodeAgent": true}}`, ""},
 		"node agents of an agent that only reads": {
-			`{"agent": {"nodeAgent": true, "profile": "ReadOnly"}}`, "nodeAgent requires the profile Full",
+			`{"agent": {"nodeAgent": true, "profile": "ReadOnly"}}`, "nodeAgent requires the Full profile",
 		},
 		"no node agents of an agent that reads": {`{"agent": {"nodeAgent": false, "profile": "ReadOnly"}}`, ""},
 		"node agents that are no boolean":       {`{"agent": {"nodeAgent": "yes"}}`, "must be of type boolean"},

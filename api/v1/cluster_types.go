@@ -58,7 +58,7 @@ type ClusterList struct {
 
 // ClusterSpec is the desired state of a Cluster. Every field can be changed at any time.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.agent) || !has(self.agent.hostNetwork) || !self.agent.hostNetwork || !has(self.authorizedEndpoint) || !has(self.authorizedEndpoint.server) || size(self.authorizedEndpoint.server) == 0 || has(self.authorizedEndpoint.mode) && self.authorizedEndpoint.mode == 'APIServer'",message="agent.hostNetwork requires authorizedEndpoint.mode APIServer: in mode Agent, the agent would open port 6443 on its nodes"
+// +kubebuilder:validation:XValidation:rule="!has(self.agent) || !has(self.agent.hostNetwork) || !self.agent.hostNetwork || !has(self.authorizedEndpoint) || !has(self.authorizedEndpoint.server) || size(self.authorizedEndpoint.server) == 0 || has(self.authorizedEndpoint.mode) && self.authorizedEndpoint.mode == 'APIServer'",message="agent.hostNetwork requires authorizedEndpoint.mode APIServer: in Agent mode, the agent would open port 6443 on its nodes"
 type ClusterSpec struct {
 	// registration configures how an agent joins as this Cluster.
 	// +optional

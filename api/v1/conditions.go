@@ -40,21 +40,21 @@ const (
 	// agent became ReadOnly. A ReadOnly agent is not permitted to remove these objects, so they are still in force. The
 	// message names the objects and says what to do.
 	//
-	// The reason for False is StillInForce, or UnclaimedObjects if the member has objects whose LabelSet label names a
-	// set that no object on the hub owns.
+	// When it is False, its reason is StillInForce, or UnclaimedObjects if the member has objects whose LabelSet label
+	// names a set that no object on the hub owns.
 	ConditionWithdrawn = "Withdrawn"
 
 	// ConditionMaintained is present, and False, only while replicas of the agent are connected but have had no leader for
 	// at least a minute. During this time, users are served, but nothing is delivered or repaired, and grants do not
 	// expire. Maintained does not affect Ready.
 	//
-	// The reason for False is NoLeader.
+	// When it is False, its reason is NoLeader.
 	ConditionMaintained = "Maintained"
 
 	// ConditionContinuous is present, and False, only for one day after the agent detects that its cluster's etcd was
 	// reset to an earlier state. It does not affect Ready.
 	//
-	// The reason for False is MemberRestored.
+	// When it is False, its reason is MemberRestored.
 	ConditionContinuous = "Continuous"
 
 	// ConditionGuardsApplied is True when the member enforces the admission policies that prevent its users from changing

@@ -100,9 +100,9 @@ type PlanTarget struct {
 	// +structType=atomic
 	Rollout *Rollout `json:"rollout,omitempty"`
 
-	// approvals are approvals of waves that require one. Adding or changing an entry requires the verb "approve" on the
-	// Plan. "kubectl drover plan approve" adds entries. Anyone who can update the Plan can remove them. At most 32 are
-	// allowed.
+	// approvals lists the approvals of waves that require approval. Adding or changing an entry requires the verb
+	// "approve" on the Plan. "kubectl drover plan approve" adds entries. Anyone who can update the Plan can remove
+	// them. At most 32 are allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=wave
@@ -167,7 +167,7 @@ type Wave struct {
 	Soak *metav1.Duration `json:"soak,omitempty"`
 
 	// approval determines whether the wave starts only after a user has approved the plan for it. With Required, no work
-	// starts in this wave and later ones until spec.approvals contains an approval of the plan's current revision. The
+	// starts in this wave or any later wave until spec.approvals contains an approval of the plan's current revision. The
 	// default is None. Baselines accept only None.
 	// +optional
 	Approval ApprovalPolicy `json:"approval,omitempty"`
@@ -260,8 +260,8 @@ type PlanRetries struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.startTime) || !has(self.endTime) || self.startTime != self.endTime",message="startTime and endTime must differ: to include whole days, omit both"
 type TimeWindow struct {
-	// days lists the days on which the window opens. A day is written as Sun to Sat, Su to Sa, Sunday to Saturday or 0 to
-	// 6. Case does not matter. By default, the window opens every day.
+	// days lists the days on which the window opens. Each day can be a name (Sunday), an abbreviation (Sun or Su) or a
+	// number from 0 (Sunday) to 6. Case does not matter. By default, the window opens every day.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=7

@@ -12,7 +12,7 @@ const (
 	// ConditionRestoreConfirmed is present, and False, only while the hub is holding back changes to the member because
 	// the hub's etcd was restored from a backup that is older than the member's state. status.restore lists these changes.
 	//
-	// The reason for False is HubRestored.
+	// When it is False, its reason is HubRestored.
 	ConditionRestoreConfirmed = "RestoreConfirmed"
 
 	// ReasonHubRestored means that the hub's etcd was restored from a backup that is older than a member's state. The
@@ -20,9 +20,9 @@ const (
 	// RestoreConfirmed is False with the same reason. The object becomes Stalled.
 	ReasonHubRestored = "HubRestored"
 
-	// ReasonMemberAhead means that members have completed a revision of the Plan that the hub does not know, because the
-	// hub was restored from an older backup. This reason is used only on the hub. No work starts until an administrator
-	// applies the intended Plan, or sets AnnotationResume on the Plan. The Plan becomes Stalled.
+	// ReasonMemberAhead means that members have completed a revision of the Plan that the hub has no record of, because
+	// the hub was restored from an older backup. This reason is used only on the hub. No work starts until an
+	// administrator applies the intended Plan, or sets AnnotationResume on the Plan. The Plan becomes Stalled.
 	ReasonMemberAhead = "MemberAhead"
 )
 

@@ -100,7 +100,7 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('/') && !self.contains('%') && self != '.' && self != '..'",message="external must be the name of a ClusterRole"
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover:')",message="ClusterRoles that begin with drover: are created by Drover: refer to the RoleTemplate instead"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover:')",message="names that begin with drover: are reserved for ClusterRoles that Drover creates; refer to the RoleTemplate instead"
 	External string `json:"external,omitempty"`
 
 	// locked prevents users from creating new bindings to the template, unless they have the "escalate" verb. This verb

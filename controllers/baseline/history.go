@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	// keyObjects is the key of a Secret with a revision that contains the compressed objects.
+	// keyObjects is the key that holds the compressed objects in a revision's Secret.
 	keyObjects = "objects"
 	// labelRevision is the label that contains the revision.
 	labelRevision = v1.Group + "/revision"

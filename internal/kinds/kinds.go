@@ -47,7 +47,7 @@ type Kind struct {
 	Sets []Set
 }
 
-// Set describes one kind of set that objects of a Kind own.
+// Set describes one type of set that an object of a Kind can own.
 type Set struct {
 	// Kind is the first part of a set's ID.
 	Kind string

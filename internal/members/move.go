@@ -22,8 +22,8 @@ import (
 
 // Timing of moves.
 const (
-	// movesPerCore is the number of agents that are asked to move per second and core. Each move causes a TLS
-	// handshake with another replica, and a replica performs only a limited number of handshakes at a time.
+	// movesPerCore is the number of agents that are asked to move per second per core. Each move causes a TLS handshake
+	// with another replica, and a replica performs only a limited number of handshakes at a time.
 	movesPerCore = 200
 	moveBurst    = 50
 	// moveTimeout is how long an agent may take to respond. It responds before it opens another tunnel.

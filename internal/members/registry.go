@@ -121,7 +121,7 @@ type Reconciled struct {
 	Forget func(name types.NamespacedName)
 }
 
-// Reconciled returns the parts for the controllers of Clusters and Hosts.
+// Reconciled returns the parts of the registry that the Cluster and Host controllers use.
 func (r *Registry) Reconciled() Reconciled {
 	return Reconciled{States: r.States, Calls: r.Calls, Forget: r.Forget}
 }

@@ -104,7 +104,7 @@ func Part(read metav1.Object, kind schema.GroupVersionKind) *unstructured.Unstru
 }
 
 // Apply applies a configuration that was created with Part. The error is a Conflict if the object was deleted, replaced
-// or changed since it was read. The API server's response is stored in part.
+// or changed since it was read. Apply replaces the content of part with the API server's response.
 func Apply(ctx context.Context, hub client.Writer, part *unstructured.Unstructured, by client.FieldOwner) error {
 	if part.GetUID() == "" {
 		return fmt.Errorf("apply %s %s: it was not read before", part.GetKind(), client.ObjectKeyFromObject(part))

@@ -94,8 +94,8 @@ type Claim struct {
 	Done *time.Time `json:"done,omitempty"`
 }
 
-// tried returns the number of the attempt that is running or failed last, starting at 1. Attempts that do not use up a
-// retry do not count.
+// tried returns the number of the current attempt, or of the last failed attempt. The first attempt has the number 1.
+// Attempts that do not use up a retry do not count.
 func (c *Claim) tried() int32 {
 	if c.Failure != nil {
 		return max(c.Spent, 1)

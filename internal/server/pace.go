@@ -22,11 +22,11 @@ const (
 	othersPerCore = 400 // per second; no single user reaches this rate
 	paceBurst     = 50
 
-	// The maximum time that a client waits. A client that would have to wait longer is refused before any work is done for
-	// it, and has to try again. An agent waits for at least 4 s before it tries again (agent/link). If 10,000 agents lose
-	// their connection to the hub for a minute, 667 connect in the first second, and two cores admit 400. After 12 s,
-	// 1,600 agents are waiting, and admitting them takes 4 s. An agent that was refused instead would connect half a
-	// minute later.
+	// The maximum time that a client waits. A client that would have to wait longer is refused before any work is done
+	// for it, and has to try again. An agent waits for at least 4 s before it tries again (agent/link). If 10,000
+	// agents lose their connection to the hub for a minute, 667 connect in the first second, and a hub with two cores
+	// admits 400 of them. After 12 s, 1,600 agents are waiting, and admitting them takes 4 s. If such an agent were
+	// refused instead of waiting, it would connect half a minute later.
 	agentsPatience = 6 * time.Second
 	othersPatience = 4 * time.Second
 )

@@ -111,7 +111,7 @@ type DroverClusterStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// initialization reports whether the infrastructure has been provisioned. Cluster API waits until it has.
+	// initialization reports whether the infrastructure has been provisioned. Cluster API waits until it has been.
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 

@@ -256,7 +256,7 @@ type DroverMachineStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// initialization reports whether the infrastructure has been provisioned. Cluster API waits until it has.
+	// initialization reports whether the infrastructure has been provisioned. Cluster API waits until it has been.
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 

@@ -62,7 +62,7 @@ type EtcdS3 struct {
 	// require DNS, and Path otherwise.
 	// +optional
 	BucketLookup BucketLookup `json:"bucketLookup,omitempty"`
-	// folder is the folder of the bucket in which snapshots are stored. By default, snapshots are stored at the top level
+	// folder is the folder in the bucket where snapshots are stored. By default, snapshots are stored at the top level
 	// of the bucket.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256

@@ -49,10 +49,10 @@ type EtcdRestoreList struct {
 
 // EtcdRestoreSpec identifies the snapshot to restore.
 //
-// +kubebuilder:validation:XValidation:rule="self.clusterRef.kind == 'ClusterInstallation' || self.configuration == 'Keep'",message="configuration Restore requires a clusterRef to a ClusterInstallation"
+// +kubebuilder:validation:XValidation:rule="self.clusterRef.kind == 'ClusterInstallation' || self.configuration == 'Keep'",message="configuration: Restore requires a clusterRef to a ClusterInstallation"
 // +kubebuilder:validation:XValidation:rule="has(self.snapshotName) != has(self.file)",message="set exactly one of snapshotName and file"
 // +kubebuilder:validation:XValidation:rule="!has(self.host) || has(self.file)",message="host requires file"
-// +kubebuilder:validation:XValidation:rule="self.configuration != 'Restore' || has(self.snapshotName)",message="configuration Restore requires snapshotName, because a file has no configuration"
+// +kubebuilder:validation:XValidation:rule="self.configuration != 'Restore' || has(self.snapshotName)",message="configuration: Restore requires snapshotName, because a file has no configuration"
 // +kubebuilder:validation:XValidation:rule="has(self.snapshotName) == has(oldSelf.snapshotName) && has(self.host) == has(oldSelf.host)",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 // +kubebuilder:validation:XValidation:rule="!(has(oldSelf.cancel) && oldSelf.cancel) || has(self.cancel) && self.cancel",message="cancel cannot be set back to false: create another EtcdRestore"
 type EtcdRestoreSpec struct {

@@ -5,6 +5,7 @@ package baselines
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,8 +44,9 @@ func broken(workspace string) *v1.Baseline {
 		},
 		Revision: newest, CompleteRevision: older, Objects: 7,
 		Waves: []v1.WaveStatus{{Name: "canary", Clusters: v1.PlanCount{Total: 4, Complete: 2, Failed: 1, Summary: "2/4"}}},
-		History: []v1.BaselineRevision{{Revision: newest, Since: at, Objects: 7}, {Revision: older, Since: at, Objects: 6},
-			{Revision: oldest, Since: at, Objects: 5}},
+		History: []v1.BaselineRevision{{Revision: newest, RoleTemplateName: "flux-role", Since: at, Objects: 7},
+			{Revision: older, RoleTemplateName: "flux-role", Since: at, Objects: 6},
+			{Revision: oldest, RoleTemplateName: "wide-role", Since: at, Objects: 5}},
 	}
 	for _, c := range []metav1.Condition{
 		{Type: v1.ConditionReady, Status: metav1.ConditionFalse}, {Type: v1.ConditionStalled, Status: metav1.ConditionTrue},
@@ -107,6 +109,19 @@ func TestARollbackChoosesTheLastRevisionThatWasHealthy(t *testing.T) {
 	}
 }
 
+func TestARollbackUsesTheRoleTemplateOfTheRevision(t *testing.T) {
+	b := broken("team-a")
+	b.Spec.RoleTemplateName = "narrow-role"
+	b.Status.History[1].RoleTemplateName = "" // stored by an older hub
+	for revision, want := range map[string]string{
+		newest: "flux-role", older: "narrow-role", oldest: "wide-role", "": "narrow-role", "ffff": "narrow-role",
+	} {
+		if got := roleOf(b, revision); got != want {
+			t.Errorf("revision %q is applied with the role template %s, want %s", revision, got, want)
+		}
+	}
+}
+
 func TestMembersHaveTheStateThatTheCountsProve(t *testing.T) {
 	fleet := []v1.Cluster{cluster("", "a", "True"), cluster("", "b", "True"), cluster("", "bad", "True"),
 		cluster("", "gone", "False")}
@@ -115,8 +130,12 @@ func TestMembersHaveTheStateThatTheCountsProve(t *testing.T) {
 		clusters []v1.Cluster
 		want     string
 	}{
-		"all others are applied": {v1.ClusterCount{Desired: 4, Applied: 2, Failed: 1}, fleet,
+		"all others are applied": {v1.ClusterCount{Desired: 4, Applied: 3, Failed: 1}, fleet,
 			"bad failed, gone away, a applied, b applied"},
+		"the member that is away can be among those that have applied": {
+			v1.ClusterCount{Desired: 4, Applied: 2, Failed: 1}, fleet, "bad failed, gone away, a other, b other"},
+		"a member that has never joined is not among them": {v1.ClusterCount{Desired: 4, Applied: 2, Failed: 1},
+			append(slices.Clone(fleet[:3]), cluster("", "new", "")), "bad failed, new away, a applied, b applied"},
 		"none is applied": {v1.ClusterCount{Desired: 4, Failed: 1}, fleet,
 			"bad failed, gone away, a working, b working"},
 		"the count names no member": {v1.ClusterCount{Desired: 4, Applied: 1, Failed: 1}, fleet,
@@ -146,7 +165,7 @@ func TestBaselinesPrintNoControlCharacters(t *testing.T) {
 	b.Name, b.Spec.RoleTemplateName, b.Spec.Revision, b.Status.Revision = evil, evil, evil, evil
 	b.Status.Failures[0] = v1.Failure{Cluster: evil, Object: evil, Message: evil}
 	b.Status.Waves[0].Name, b.Status.Waves[0].Clusters.Summary, b.Status.Clusters.Summary = evil, evil, evil
-	b.Status.History[0].Revision, b.Status.CompleteRevision = evil, oldest
+	b.Status.History[0].Revision, b.Status.History[0].RoleTemplateName, b.Status.CompleteRevision = evil, evil, oldest
 	b.Status.Conditions[0].Reason, b.Status.Conditions[0].Message = evil, evil
 	c := cluster("team-a", evil, "False")
 	c.Status.Conditions[0].Message = evil
@@ -228,16 +247,16 @@ func TestBaselineCommandsShowStateAndHistory(t *testing.T) {
 		"list":         {0, []string{"REVISION", "flux-role   2/4        False   TooManyFailures   " + newest}},
 		"list -o wide": {0, []string{"MESSAGE", "7         1        1 cluster failed"}},
 		"list -o name": {0, []string{"flux\n"}},
-		"status flux": {1, []string{"TooManyFailures: 1 cluster failed", "clusters   4: 2 applied, 1 failed, 1 away\n",
+		"status flux": {1, []string{"TooManyFailures: 1 cluster failed", "clusters   4: 2 applied, 1 failed, 1 unfinished\n",
 			"wave       canary: 2/4, 1 failed\n", "complete   " + older,
 			"bad       failed   Deployment flux-system/source   it is not available\n", "gone      away"}},
-		"status flux -o wide":                       {1, []string{"\na         applied\n"}},
+		"status flux -o wide":                       {1, []string{"\na         other\n"}},
 		"status flux -o json":                       {1, []string{`"stalled": true`, `"cluster": "gone",`}},
 		"status flux -o yaml":                       {1, []string{"stalled: true\n"}},
 		"status flux -o jsonpath={.states.applied}": {1, []string{"2"}},
 		"status other": {2, []string{"read baseline " + f.workspace + "/other",
 			"use another workspace with -w"}},
-		"history flux": {0, []string{newest + "   2027-01-02 03:04 UTC   7         current   2/4\n",
+		"history flux": {0, []string{newest + "   flux-role   2027-01-02 03:04 UTC   7         current   2/4\n",
 			"complete\n"}},
 		"history flux -o name":             {0, []string{newest + "\n" + older + "\n" + oldest + "\n"}},
 		"history flux -o json":             {0, []string{`"since": "2027-01-02T03:04:00Z"`}},
@@ -281,6 +300,9 @@ func TestABaselineIsRolledBackAndFollowsItsManifestsAgain(t *testing.T) {
 	step("rollback flux --yes", older, cli.ExitError, "undo it with --undo")
 	step("rollback flux --to "+older, older, cli.ExitAllowed, "unchanged")
 	step("rollback flux --to "+oldest+" --yes", oldest, cli.ExitAllowed, "rolled back to revision "+oldest)
+	if role := f.read().Spec.RoleTemplateName; role != "wide-role" {
+		t.Errorf("roleTemplateName is %s after a rollback to a revision of wide-role, want wide-role", role)
+	}
 	step("rollback flux --undo --yes", "", cli.ExitAllowed, "follows its manifests again")
 	step("rollback flux --undo", "", cli.ExitAllowed, "unchanged")
 	code, out := f.run("__complete", "baseline", "rollback", "flux", "--to", "2")

@@ -29,6 +29,7 @@ type revisionList struct {
 
 type revisionRow struct {
 	Revision string     `json:"revision"`
+	Role     string     `json:"role,omitempty"`
 	Since    *time.Time `json:"since,omitempty"`
 	Objects  *int32     `json:"objects,omitempty"`
 	// Current is true for the revision that members should have, and Pinned is true for the revision in spec.revision.
@@ -74,7 +75,8 @@ func revisionsOf(b *v1.Baseline) revisionList {
 	list := revisionList{Workspace: b.Namespace, Baseline: b.Name, Revisions: []revisionRow{}}
 	for _, h := range b.Status.History {
 		since, objects := h.Since.UTC(), h.Objects
-		list.Revisions = append(list.Revisions, revisionRow{Revision: h.Revision, Since: &since, Objects: &objects})
+		list.Revisions = append(list.Revisions,
+			revisionRow{Revision: h.Revision, Role: h.RoleTemplateName, Since: &since, Objects: &objects})
 	}
 	complete := b.Status.CompleteRevision // the hub keeps it longer than its entry in the history
 	if complete != "" && !slices.Contains(list.Names(), complete) {
@@ -114,9 +116,9 @@ func (l revisionList) Text() string {
 		if r.Objects != nil {
 			objects = strconv.Itoa(int(*r.Objects))
 		}
-		rows = append(rows, cli.PlainCells(r.Revision, since, objects, r.state(), r.Clusters))
+		rows = append(rows, cli.PlainCells(r.Revision, r.Role, since, objects, r.state(), r.Clusters))
 	}
-	return cli.Table("REVISION\tSINCE\tOBJECTS\tSTATE\tCLUSTERS", rows)
+	return cli.Table("REVISION\tROLE\tSINCE\tOBJECTS\tSTATE\tCLUSTERS", rows)
 }
 
 func (r revisionRow) state() string {
@@ -146,12 +148,12 @@ func newRollback(o *cli.Options) *cobra.Command {
 	c := named(o, &cobra.Command{
 		Use: "rollback NAME", Short: "Have members go back to an earlier revision of a Baseline",
 		Long: `Have members go back to an earlier revision of a Baseline, in the waves of its rollout. Objects that
-only the newer revision has are deleted from members. The command sets spec.revision, which requires
-the verb "bind" on the role template.
+only the newer revision has are deleted from members. The command sets spec.revision and
+spec.roleTemplateName, which requires the verb "bind" on the role template of the revision.
 
 Without --to, the target is the last complete revision, or the previous one if the current revision
 is complete. While spec.revision is set, members do not follow manifests and from: after you have
-repaired these, --undo unsets it. If a GitOps tool owns the Baseline, change it there:
+repaired these, --undo unsets it, and keeps the role template. If a GitOps tool owns the Baseline, change it there:
 --dry-run=client -o yaml prints the object.`,
 		Example: `  kubectl drover baseline history flux -w team-a
   kubectl drover baseline rollback flux -w team-a
@@ -202,32 +204,44 @@ func (r *rollback) run(c *cobra.Command, h *cli.Hub, name string) error {
 	if err != nil {
 		return err
 	}
-	was, done := b.DeepCopy(), "rolled back to revision "+cli.Plain(target)
+	was, role, done := b.DeepCopy(), roleOf(b, target), "rolled back to revision "+cli.Plain(target)
+	unchanged := b.Spec.Revision == target && b.Spec.RoleTemplateName == role
 	switch {
-	case b.Spec.Revision == target:
+	case unchanged:
 		done = "unchanged"
 	case target == "":
 		done = "follows its manifests again"
 	}
-	if r.Real() && b.Spec.Revision != target {
-		if err := cli.Confirm(c, r.yes, question(b, target)); err != nil {
+	if r.Real() && !unchanged {
+		if err := cli.Confirm(c, r.yes, question(b, target, role)); err != nil {
 			return err
 		}
 	}
 	ctx, cancel = cli.Bounded(c.Context()) // the time that the user takes to answer does not count
 	defer cancel()
-	b.Spec.Revision = target
+	b.Spec.Revision, b.Spec.RoleTemplateName = target, role // the hub refuses a revision of another role template
 	return r.Make(h, b, done, func(w client.Client) error { return w.Patch(ctx, b, client.MergeFrom(was)) })
 }
 
-// question describes the effect of a change to spec.revision.
-func question(b *v1.Baseline, target string) string {
+// roleOf returns the role template of a revision. It is the role template in the spec if the history does not name one.
+func roleOf(b *v1.Baseline, revision string) string {
+	for _, row := range revisionsOf(b).Revisions {
+		if row.Revision == revision && row.Role != "" {
+			return row.Role
+		}
+	}
+	return b.Spec.RoleTemplateName
+}
+
+// question describes the effect of a change to spec.revision and spec.roleTemplateName.
+func question(b *v1.Baseline, target, role string) string {
 	what := "the objects in manifests and from"
 	if target != "" {
 		what = "revision " + target
 	}
-	return fmt.Sprintf("have %d members keep %s of baseline %s/%s instead of revision %s, and delete the objects that "+
-		"only the latter has", countOf(b).Desired, what, b.Namespace, b.Name, b.Status.Revision)
+	return fmt.Sprintf("have %d members keep %s of baseline %s/%s with the rights of %s instead of revision %s, and "+
+		"delete the objects that only the latter has", countOf(b).Desired, what, b.Namespace, b.Name, role,
+		b.Status.Revision)
 }
 
 // target returns the revision that members go back to, or "" to follow the manifests again.

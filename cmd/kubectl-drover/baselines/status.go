@@ -33,6 +33,9 @@ const (
 	memberOther = "other"
 )
 
+// unfinished counts the members that are working, and the members that are away and lack the revision.
+const unfinished = "unfinished"
+
 // answer is the output of the command "baseline status".
 type answer struct {
 	baselineRow
@@ -43,7 +46,7 @@ type answer struct {
 	Pinned string `json:"pinned,omitempty"`
 	// CompleteRevision is the last revision that was healthy in every member that took part.
 	CompleteRevision string `json:"completeRevision,omitempty"`
-	// States counts the members by their state.
+	// States counts the members that are applied, failed and unfinished.
 	States map[string]int  `json:"states"`
 	Waves  []v1.WaveStatus `json:"waves,omitempty"`
 	// Failures lists the failures that the status of the Baseline names.
@@ -75,6 +78,9 @@ The state of a member is one of:
   away      it is not connected; its agent keeps the objects that it has
   working   it is at work, or waits for its turn
   other     it is applied, failed or working: the hub counts such members without naming them all
+
+Members that have neither applied the revision nor failed are counted as unfinished. A member that is
+away counts as applied if it applied the revision before.
 
 Exit codes: 0 the state was shown; 1 the Baseline is stalled and a person must act; 2 an error
 occurred.`,
@@ -150,17 +156,16 @@ func decide(b *v1.Baseline, clusters []v1.Cluster) *answer {
 			a.Members = append(a.Members, member{f.Cluster, memberFailed, f.Message})
 		}
 	}
-	away, rest := 0, []string{}
+	gone, rest := 0, []string{} // the hub counts a member as applied even if it disconnects after that
 	for i := range clusters {
 		c := &clusters[i]
 		connected := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionConnected)
 		switch {
 		case slices.Contains(named, c.Name):
 		case connected == nil:
-			away++
 			a.Members = append(a.Members, member{c.Name, memberAway, "No agent has joined"})
 		case connected.Status != metav1.ConditionTrue:
-			away++
+			gone++
 			a.Members = append(a.Members, member{c.Name, memberAway, connected.Message})
 		default:
 			rest = append(rest, c.Name)
@@ -169,7 +174,7 @@ func decide(b *v1.Baseline, clusters []v1.Cluster) *answer {
 	state := memberOther
 	switch {
 	case int(count.Failed) > len(named): // any other member may have failed
-	case int(count.Applied) >= len(rest):
+	case int(count.Applied) >= len(rest)+gone:
 		state = memberApplied
 	case count.Applied == 0:
 		state = memberWorking
@@ -177,8 +182,8 @@ func decide(b *v1.Baseline, clusters []v1.Cluster) *answer {
 	for _, name := range rest {
 		a.Members = append(a.Members, member{Cluster: name, State: state})
 	}
-	a.States = map[string]int{memberApplied: int(count.Applied), memberFailed: int(count.Failed), memberAway: away,
-		memberWorking: max(0, int(count.Desired-count.Applied-count.Failed)-away)}
+	a.States = map[string]int{memberApplied: int(count.Applied), memberFailed: int(count.Failed),
+		unfinished: max(0, int(count.Desired-count.Applied-count.Failed))}
 	slices.SortStableFunc(a.Members, func(x, y member) int {
 		return cmp.Or(cmp.Compare(rank(x.State), rank(y.State)), cmp.Compare(x.Cluster, y.Cluster))
 	})
@@ -233,7 +238,7 @@ func (a *answer) describe(b *strings.Builder) {
 		line("complete", "%s: the last revision that was healthy in all members", a.CompleteRevision)
 	}
 	var counts []string
-	for _, state := range []string{memberApplied, memberFailed, memberAway, memberWorking} {
+	for _, state := range []string{memberApplied, memberFailed, unfinished} {
 		if n := a.States[state]; n > 0 {
 			counts = append(counts, fmt.Sprintf("%d %s", n, state))
 		}

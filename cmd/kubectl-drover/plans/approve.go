@@ -164,13 +164,28 @@ func describeApproval(ctx context.Context, h *cli.Hub, plan *v1.Plan, wave *v1.W
 	if len(names) > 0 {
 		where = fmt.Sprintf("%s (%s)", rollout.Clusters(len(names)), listed(names))
 	}
-	how := ""
-	if plan.Spec.Drain != nil {
-		how = ", which drains nodes"
+	return fmt.Sprintf("approve wave %s of plan %s/%s: %s with version %s, on %s, revision %s, and with all other "+
+		"settings that \"kubectl get dplan %s -n %s -o yaml\" shows", wave.Name, plan.Namespace, plan.Name,
+		workOf(&plan.Spec.NodeWork), plan.Status.LatestVersion, where, wave.Approval.Revision, plan.Name,
+		plan.Namespace), nil
+}
+
+// workOf describes the programs that a plan runs on a node.
+func workOf(work *v1.NodeWork) string {
+	program := func(c *v1.PlanContainer) string {
+		if words := slices.Concat(c.Command, c.Args); len(words) > 0 {
+			return fmt.Sprintf("run image %s (%q)", c.Image, words)
+		}
+		return "run image " + c.Image
 	}
-	return fmt.Sprintf("approve wave %s of plan %s/%s: run image %s with version %s%s, on %s, revision %s", wave.Name,
-		plan.Namespace, plan.Name, plan.Spec.Upgrade.Image, plan.Status.LatestVersion, how, where,
-		wave.Approval.Revision), nil
+	var steps []string
+	if work.Prepare != nil {
+		steps = append(steps, program(work.Prepare))
+	}
+	if work.Drain != nil {
+		steps = append(steps, "drain the node")
+	}
+	return strings.Join(append(steps, program(&work.Upgrade)), ", then ")
 }
 
 // membersOf returns the names of the Clusters in a wave.
@@ -198,10 +213,17 @@ func membersOf(plan *v1.Plan, wave string, clusters []v1.Cluster) ([]string, err
 	return names, nil
 }
 
-// setApproval adds an approval to a plan. It replaces an earlier approval of the same wave.
+// setApproval adds an approval to a plan. It replaces an earlier approval of the same wave, and removes the approvals of
+// waves that no longer exist, because the number of approvals is limited.
 func setApproval(plan *v1.Plan, entry v1.Approval) {
+	waves := []string{rollout.Rest}
+	if plan.Spec.Rollout != nil {
+		for _, w := range plan.Spec.Rollout.Waves {
+			waves = append(waves, w.Name)
+		}
+	}
 	approvals := slices.DeleteFunc(slices.Clone(plan.Spec.Approvals), func(a v1.Approval) bool {
-		return a.Wave == entry.Wave
+		return a.Wave == entry.Wave || !slices.Contains(waves, a.Wave)
 	})
 	plan.Spec.Approvals = append(approvals, entry)
 }

@@ -126,6 +126,35 @@ func TestWaveIsApproved(t *testing.T) {
 	}
 }
 
+func TestAnApprovalReplacesItsPredecessorAndRemovesApprovalsOfFormerWaves(t *testing.T) {
+	plan := &v1.Plan{}
+	plan.Spec.Rollout = &v1.Rollout{Waves: []v1.Wave{{Name: "canary"}, {Name: "prod"}}}
+	for _, wave := range []string{"former", "canary", "prod", "rest"} {
+		plan.Spec.Approvals = append(plan.Spec.Approvals, v1.Approval{Wave: wave, Revision: "1"})
+	}
+	setApproval(plan, v1.Approval{Wave: "prod", Revision: "2"})
+	var got []string
+	for _, a := range plan.Spec.Approvals {
+		got = append(got, a.Wave+" "+a.Revision)
+	}
+	if want := []string{"canary 1", "rest 1", "prod 2"}; !slices.Equal(got, want) {
+		t.Errorf("the approvals are %v, want %v", got, want)
+	}
+}
+
+func TestTheQuestionNamesAllProgramsThatAPlanRuns(t *testing.T) {
+	work := v1.NodeWork{Upgrade: v1.PlanContainer{Image: "upgrade"}}
+	if got, want := workOf(&work), "run image upgrade"; got != want {
+		t.Errorf("the work is described as %q, want %q", got, want)
+	}
+	work.Prepare = &v1.PlanContainer{Image: "prepare", Command: []string{"sh"}, Args: []string{"-c", "rm x"}}
+	work.Drain, work.Upgrade.Args = &v1.Drain{}, []string{"--force"}
+	want := `run image prepare (["sh" "-c" "rm x"]), then drain the node, then run image upgrade (["--force"])`
+	if got := workOf(&work); got != want {
+		t.Errorf("the work is described as %q, want %q", got, want)
+	}
+}
+
 func TestWatchedPlanShowsApprovals(t *testing.T) {
 	p := goingPlan()
 	p.Status.Waves[0].Approval = &v1.WaveApproval{Revision: revision, ApprovedBy: "alice\x1b[2J"}

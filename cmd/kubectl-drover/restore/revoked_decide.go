@@ -64,7 +64,7 @@ func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, m
 	}
 	if n := len(foreign); n > 0 {
 		slices.Sort(foreign)
-		err = fmt.Errorf("%d Secrets do not belong to the current Cluster or Host of their name, for example %s. If the objects were restored without their UIDs, their times cannot be used:  "+
+		err = fmt.Errorf("%d Secrets are not owned by the current Cluster or Host, for example %s. If the objects were restored without their UIDs, their times cannot be used:  "+
 			"set --since to the time of the backup. Otherwise, someone else created these Secrets: delete them", n, strings.Join(foreign[:min(n, 5)], ", "))
 	}
 	for member, owner := range hub.members {

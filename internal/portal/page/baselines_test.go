@@ -38,8 +38,10 @@ func baseline(failed int) map[string]any {
 			"waves":    []any{wave("canary", 2, 2+failed, failed), wave("rest", 0, 8-failed, 0)}, "failures": failures,
 			"objects": 4, "revision": newRevision, "completeRevision": oldRevision,
 			"history": []any{
-				map[string]any{"revision": newRevision, "since": "2026-11-23T10:00:00Z", "objects": 4},
-				map[string]any{"revision": oldRevision, "since": "2026-11-20T10:00:00Z", "objects": 3}},
+				map[string]any{"revision": newRevision, "roleTemplateName": "essentials-role", "since": "2026-11-23T10:00:00Z",
+					"objects": 4},
+				map[string]any{"revision": oldRevision, "roleTemplateName": "wider-role", "since": "2026-11-20T10:00:00Z",
+					"objects": 3}},
 			"conditions": []any{condition("Ready", "False", reason, message), condition("Stalled", stalled, reason, message)},
 		},
 	}}
@@ -103,9 +105,9 @@ func TestABaselineIsPausedAndRolledBack(t *testing.T) {
 	activate(t, p, "dialog button", "Pause")
 	changed("map[metadata:map[uid:u] spec:map[paused:true]]")
 	activate(t, p, "main button", "Roll back to "+oldRevision)
-	sees(t, p, "dialog: Roll essentials back?")
+	sees(t, p, "dialog: Roll essentials back?", "StaticText: wider-role")
 	activate(t, p, "dialog button", "Roll back")
-	changed("map[metadata:map[uid:u] spec:map[revision:" + oldRevision + "]]")
+	changed("map[metadata:map[uid:u] spec:map[revision:" + oldRevision + " roleTemplateName:wider-role]]")
 	pinned := baseline(0)
 	pinned["object"].(map[string]any)["spec"].(map[string]any)["revision"] = oldRevision
 	f.send(pinned)

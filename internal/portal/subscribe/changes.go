@@ -24,7 +24,7 @@ const (
 	settles = time.Second
 )
 
-// object is the latest change to an object. It is immutable.
+// object holds the latest change to an API object. It is immutable.
 type object struct {
 	types.NamespacedName
 	uid     types.UID

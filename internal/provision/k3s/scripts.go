@@ -56,7 +56,7 @@ echo "the key was changed, and not all Secrets are encrypted with it: the comman
 exit "$((code ? code : 1))"`
 }
 
-// keysRounds is greater than the number of 5 s rounds within the timeout of a task.
+// keysRounds is greater than the number of 5-second rounds that fit within a task's timeout.
 const keysRounds = "10000"
 
 // checkInstalled fails unless the version in the spec is installed. It also fails if a file on the machine changes

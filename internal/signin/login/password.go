@@ -198,8 +198,8 @@ type upstreams struct {
 	failed attempts.Rates // failed logins with providers
 }
 
-// newUpstreams returns limits on concurrent queries to providers. One address can use only a few of the queries, and no
-// provider can use all of them.
+// newUpstreams returns limits on concurrent queries to providers. The queries from one address, and the queries to one
+// provider, can take up only a part of the total.
 func newUpstreams() upstreams {
 	bounds := limit.Bounds{User: 8, Member: 16, All: 32, Queue: 64, QueueUser: 8, Wait: hashWait}
 	return upstreams{limit.NewGate(bounds, limit.Observer{}), attempts.NewRates(failuresPerSecond, failuresAtOnce)}

@@ -40,13 +40,14 @@ function BaselineCard({ object: { metadata, spec, status = {} }, state }) {
 /** @param {any} baseline @param {boolean} paused */
 const pause = (baseline, paused) => askPause(baseline, paused, "baselines", "No further cluster gets a new revision. Clusters that have begun finish.", "The rollout goes on.");
 
-/** Asks whether members go back to a revision, or follow the manifests again. @param {any} baseline @param {string | null} revision */
-function askRevision({ metadata: { namespace, name, uid }, status = {} }, revision) {
+/** Asks whether members go back to a revision, or follow the manifests again. The hub refuses a revision of another role template. @param {any} baseline @param {string | null} revision */
+function askRevision({ metadata: { namespace, name, uid }, spec, status = {} }, revision) {
+  const { roleTemplateName = spec.roleTemplateName } = (status.history ?? []).find((/** @type {any} */ h) => h.revision === revision) ?? {};
   confirm({
     title: revision ? `Roll ${name} back?` : `Have ${name} follow its manifests?`, action: revision ? "Roll back" : "Follow", danger: true,
-    text: html`<p>${count(status.clusters?.desired ?? 0, "cluster")} will keep ${revision ? html`revision <code>${short(revision, 64)}</code>` : "the objects in manifests and from"}. Objects that only the current revision has are deleted.</p>
-      <p class="soft">This ${revision ? "sets" : "removes"} spec.revision. If a GitOps tool owns the Baseline, change it there.</p>`,
-    run: async () => { await merge({ ...drover, resource: "baselines", namespace, name }, { metadata: { uid }, spec: { revision } }); toast(`${name} is rolled out.`); },
+    text: html`<p>${count(status.clusters?.desired ?? 0, "cluster")} will keep ${revision ? html`revision <code>${short(revision, 64)}</code>` : "the objects in manifests and from"}, with the rights of role template <code>${short(roleTemplateName, 63)}</code>. Objects that only the current revision has are deleted.</p>
+      <p class="soft">This ${revision ? "sets spec.revision and spec.roleTemplateName" : "removes spec.revision"}. If a GitOps tool owns the Baseline, change it there.</p>`,
+    run: async () => { await merge({ ...drover, resource: "baselines", namespace, name }, { metadata: { uid }, spec: { revision, ...(revision && { roleTemplateName }) } }); toast(`${name} is rolled out.`); },
   });
 }
 
@@ -100,6 +101,6 @@ function History({ baseline, changes }) {
   const { history = [], revision, completeRevision } = status;
   if (history.length === 0) return null;
   const words = (/** @type {string} */ each) => Object.entries({ current: revision, complete: completeRevision, pinned: spec.revision }).filter(([, value]) => value === each).map(([word]) => word).join(", ");
-  return html`<${Card} title="History"><ul class="list">${history.map((/** @type {any} */ h) => html`<li key=${h.revision}><p><code>${h.revision}</code> <span class="soft">${[count(h.objects, "object"), words(h.revision)].filter(Boolean).join(" · ")} · <${Time} at=${h.since} ago /></span>
+  return html`<${Card} title="History"><ul class="list">${history.map((/** @type {any} */ h) => html`<li key=${h.revision}><p><code>${h.revision}</code> <span class="soft">${[count(h.objects, "object"), h.roleTemplateName && `role ${short(h.roleTemplateName, 63)}`, words(h.revision)].filter(Boolean).join(" · ")} · <${Time} at=${h.since} ago /></span>
     ${changes && h.revision !== revision && html` <button type="button" class="link" aria-label=${`Roll back to ${h.revision}`} onClick=${() => askRevision(baseline, h.revision)}>Roll back</button>`}</p></li>`)}</ul></${Card}>`;
 }
