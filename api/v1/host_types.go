@@ -90,7 +90,7 @@ type HostSpec struct {
 }
 
 // HostConsumerRef refers to the object that has taken a Host. It corresponds to the consumerRef field of a Metal3
-// BareMetalHost, which Cluster API tools expect.
+// BareMetalHost, because Cluster API tools expect that field.
 type HostConsumerRef struct {
 	// apiVersion is the API version of the object.
 	// +kubebuilder:validation:Pattern=`^([a-z0-9.-]+/)?v[a-z0-9]+$`

@@ -70,14 +70,14 @@ func NewProgress(state func(types.NamespacedName) members.State) *Progress {
 	return &Progress{state: state, members: map[types.NamespacedName]*progress{}}
 }
 
-// OnPlan registers a function that is called after the status of a plan has changed in a member. f must not block.
+// OnPlan registers f, which is called after the status of a plan has changed in a member. f must not block.
 func (p *Progress) OnPlan(f func(plan types.NamespacedName)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.onPlan = append(p.onPlan, f)
 }
 
-// OnMember registers a function that is called when all reports of a member may have changed. f must not block.
+// OnMember registers f, which is called when all reports of a member may have changed. f must not block.
 func (p *Progress) OnMember(f func(member types.NamespacedName)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -48,8 +48,7 @@ func (n *Notices) OnHostChange(f func(types.NamespacedName)) {
 	register(n, &n.listeners.hosts.changed, f)
 }
 
-// OnOpen registers a function that is called after a Cluster's tunnel has been opened to this replica. f must not
-// block.
+// OnOpen registers f, which is called after a Cluster's tunnel has been opened to this replica. f must not block.
 func (n *Notices) OnOpen(f func(types.NamespacedName)) {
 	register(n, &n.listeners.clusters.opened, f)
 }
@@ -60,8 +59,7 @@ func (n *Notices) OnHostOpen(f func(types.NamespacedName)) {
 	register(n, &n.listeners.hosts.opened, f)
 }
 
-// OnToken registers a function that is called when another replica reports a previously unknown tunnel. f must not
-// block.
+// OnToken registers f, which is called when another replica reports a previously unknown tunnel. f must not block.
 func (n *Notices) OnToken(f func(Peer)) {
 	register(n, &n.listeners.tokens, f)
 }
