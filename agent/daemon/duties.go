@@ -34,7 +34,7 @@ type duties struct {
 	direct     *direct.Endpoint // nil in a read-only agent
 }
 
-// newDuties returns the duties for one run of the agent. It calls restored when it detects that the cluster was
+// newDuties returns the duties for one run of the agent. restored is called when the agent detects that the cluster was
 // restored from a backup.
 func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, restored func()) *duties {
 	d := &duties{identity: keeper, stream: stream.New()}

@@ -88,7 +88,7 @@ func beside(d *appsv1.Deployment, name string, pod corev1.PodSpec) *appsv1.Daemo
 }
 
 // nodesEnd is how long pods may take to stop after their DaemonSet has been deleted. Node agents are notified of the
-// deletion immediately, and no longer take part in elections.
+// deletion immediately, and from then on take no part in elections.
 const nodesEnd = time.Minute
 
 // daemonSetKeeper maintains one DaemonSet that accompanies the agent's Deployment while this replica is the leader.

@@ -119,7 +119,7 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// connectionKey is the context key for the connection of a request.
+// connectionKey is the context key for a request's connection.
 type connectionKey struct{}
 
 // withConnection is the http.Server.ConnContext function. It stores the connection in the context of its requests.
@@ -130,7 +130,7 @@ func withConnection(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, conn)
 }
 
-// proven lets the connection of a request stay open, because the request's token has been accepted.
+// proven allows r's connection to stay open. It is called once the token in r has been accepted.
 func proven(r *http.Request) {
 	if c, ok := r.Context().Value(connectionKey{}).(*connection); ok && c.unproven != nil {
 		c.unproven.Stop()

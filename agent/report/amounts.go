@@ -96,8 +96,8 @@ const (
 	gibiFrom = 10 * gibi
 )
 
-// CPU amounts of at least coarseCPUFrom are rounded down to multiples of coarseCPU, so that they do not change whenever
-// a pod is added or removed.
+// CPU amounts of at least coarseCPUFrom are rounded down to multiples of coarseCPU, so that they do not change every
+// time a pod is added or removed.
 const (
 	coarseCPUFrom = 10_000 // in milli-CPUs
 	coarseCPU     = 100    // in milli-CPUs

@@ -32,8 +32,8 @@ type Approval struct {
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{56}$`
 	Revision string `json:"revision"`
 
-	// approvedBy is the name of the user who approves, which must be the user who adds the entry. It must be 1 to 512
-	// characters long.
+	// approvedBy is the name of the approving user. It must be the name of the user who adds the entry, and must be 1
+	// to 512 characters long.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -47,7 +47,7 @@ type WaveApproval struct {
 	// approved, or empty if none was.
 	// +optional
 	Revision string `json:"revision,omitempty"`
-	// approvedBy is the user who has approved the revision. It is empty until then.
+	// approvedBy is the user who has approved the revision. It is empty until the revision is approved.
 	// +optional
 	ApprovedBy string `json:"approvedBy,omitempty"`
 	// approvedAt is the time when Drover found the approval.

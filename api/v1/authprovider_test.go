@@ -24,7 +24,7 @@ func TestNamesOfProvidersThatPrecedeOtherUsersAreRefused(t *testing.T) {
 		p.SetName(name)
 		p.SetNamespace("")
 		err := env.Client.Create(t.Context(), p, client.DryRunAll)
-		if reserved != (err != nil && strings.Contains(err.Error(), "these are prefixes of other users")) || !reserved && err != nil {
+		if reserved != (err != nil && strings.Contains(err.Error(), "these prefixes are used for other users")) || !reserved && err != nil {
 			t.Errorf("a provider named %s is answered with %v", name, err)
 		}
 	}

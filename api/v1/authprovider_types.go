@@ -9,9 +9,9 @@ import (
 
 // AuthProvider is a source of users other than the hub's own User objects: an OpenID Connect provider, an LDAP
 // directory, GitHub, or an issuer of tokens for workloads. In bindings, the names of its users and groups are prefixed
-// with the AuthProvider's name, as in "<name>:<user>". Do not use a name that is already a prefix of users or groups in
-// a member's RBAC, such as kubeadm in kubeadm:cluster-admins. The Secrets that an AuthProvider refers to must be in the
-// manager's namespace and have the label "cluster.drover.dev/secret: provider".
+// with the AuthProvider's name, as in "<name>:<user>". Do not use a name that already serves as a prefix of user or
+// group names in a member's RBAC, such as kubeadm in kubeadm:cluster-admins. The Secrets that an AuthProvider refers to
+// must be in the manager's namespace and have the label "cluster.drover.dev/secret: provider".
 //
 // Users can sign in only if signIn.issuer is set in the manager's configuration. Anyone who can write AuthProviders can
 // impersonate any provider's users in every member.
@@ -26,7 +26,7 @@ import (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 63",message="metadata.name must be a DNS label: at most 63 lower-case letters, digits and dashes",fieldPath=.metadata
-// +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['hub', 'system', 'local', 'kubeadm', 'eks'])",message="metadata.name must not be hub, system, local, kubeadm or eks: these are prefixes of other users",fieldPath=.metadata
+// +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['hub', 'system', 'local', 'kubeadm', 'eks'])",message="metadata.name must not be hub, system, local, kubeadm or eks: these prefixes are used for other users",fieldPath=.metadata
 type AuthProvider struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name is the prefix of user and group names, and must be a DNS label.
@@ -72,7 +72,7 @@ type AuthProviderSpec struct {
 	// +optional
 	LDAP *LDAPProvider `json:"ldap,omitempty"`
 
-	// github configures github.com or a GitHub Enterprise Server.
+	// github configures sign-in through github.com or a GitHub Enterprise Server.
 	// +optional
 	GitHub *GitHubProvider `json:"github,omitempty"`
 
@@ -312,8 +312,8 @@ type LDAPGroupSearch struct {
 	Depth int32 `json:"depth,omitempty"`
 }
 
-// GitHubProvider configures github.com or a GitHub Enterprise Server. It requires an OAuth app with the callback URL
-// <signIn.issuer>/v1/auth/callback/<name>.
+// GitHubProvider configures sign-in through github.com or a GitHub Enterprise Server. It requires an OAuth app with the
+// callback URL <signIn.issuer>/v1/auth/callback/<name>.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.organizations) && size(self.organizations) > 0 || has(self.anyUser) && self.anyUser",message="set organizations to restrict sign-in to their members, or set anyUser"
 type GitHubProvider struct {
@@ -378,7 +378,7 @@ type AuthProviderStatus struct {
 	// +optional
 	Type string `json:"type,omitempty"`
 
-	// conditions contains Ready, and Stalled while manual action is required.
+	// conditions contains Ready. It also contains Stalled while manual action is required.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

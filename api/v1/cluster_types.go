@@ -109,11 +109,11 @@ const (
 // AuthorizedEndpoint configures how users reach a member without going through the hub.
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName cannot be set if mode is APIServer, because users do not connect to the agent"
 type AuthorizedEndpoint struct {
-	// mode selects the server that users connect to. With Agent, the default, users connect to the agent on port 6443 of
-	// its pods. This mode works in every member. With APIServer, users connect to the member's API server. This mode is
-	// experimental. To use it, configure the API server to verify tokens with the agent's DaemonSet on the control plane
-	// nodes. Also set server to the API server's address, and caBundle to the CA that issued the API server's certificate.
-	// After changing the mode, apply the agent's manifest again.
+	// mode selects the server that users connect to. With Agent, the default, users connect to the agent on port 6443
+	// of its pods. This mode works in every member. With APIServer, users connect to the member's API server. This mode
+	// is experimental. To use it, configure the API server to have tokens verified by the pods of the agent's
+	// DaemonSet, which run on the control plane nodes. Also set server to the API server's address, and caBundle to the
+	// CA that issued the API server's certificate. After changing the mode, apply the agent's manifest again.
 	// +optional
 	Mode AuthorizedEndpointMode `json:"mode,omitempty"`
 

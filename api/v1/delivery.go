@@ -69,8 +69,8 @@ type DeliveryStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions contains Ready and Complete, and Stalled while manual action is required. A Project also has
-	// QuotaFits.
+	// conditions contains Ready and Complete. It also contains Stalled while manual action is required. A Project also
+	// has QuotaFits.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -75,7 +75,7 @@ type HostSpec struct {
 	// internalAddress is the IP address that the other machines of a cluster use to reach this machine. In the cluster
 	// of a ClusterInstallation, it is also the node's address. The default is the first address that the machine
 	// reports. Set internalAddress if the reported address is wrong, for example on machines that all report the same
-	// NAT address on their first network interface. Set it before the host is taken.
+	// NAT address on their first network interface. Set it before consumerRef is set.
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="self.matches('^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])[.]){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])$|^(([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,7}:|([0-9A-Fa-f]{1,4}:){1,6}:[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,5}(:[0-9A-Fa-f]{1,4}){1,2}|([0-9A-Fa-f]{1,4}:){1,4}(:[0-9A-Fa-f]{1,4}){1,3}|([0-9A-Fa-f]{1,4}:){1,3}(:[0-9A-Fa-f]{1,4}){1,4}|([0-9A-Fa-f]{1,4}:){1,2}(:[0-9A-Fa-f]{1,4}){1,5}|[0-9A-Fa-f]{1,4}:(:[0-9A-Fa-f]{1,4}){1,6}|:((:[0-9A-Fa-f]{1,4}){1,7}|:))$')",message="internalAddress must be an IP address, for example 10.0.0.5 or fd00::5"
@@ -90,7 +90,7 @@ type HostSpec struct {
 }
 
 // HostConsumerRef refers to the object that has taken a Host. It corresponds to the consumerRef field of a Metal3
-// BareMetalHost, which Cluster API tools expect.
+// BareMetalHost, because Cluster API tools expect that field.
 type HostConsumerRef struct {
 	// apiVersion is the API version of the object.
 	// +kubebuilder:validation:Pattern=`^([a-z0-9.-]+/)?v[a-z0-9]+$`
@@ -157,8 +157,8 @@ type HostStatus struct {
 	// +optional
 	State HostState `json:"state,omitempty"`
 
-	// conditions contains Ready, and Stalled while manual action is required. RestoreConfirmed is present, and False,
-	// while a restored hub is holding back instructions that an administrator must confirm.
+	// conditions contains Ready. It also contains Stalled while manual action is required. RestoreConfirmed is present,
+	// and False, while a restored hub is holding back instructions that an administrator must confirm.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -172,9 +172,9 @@ type HostStatus struct {
 	// +optional
 	Progress *HostProgress `json:"plan,omitempty"`
 
-	// restore lists the changes that the hub is holding back because its etcd was restored from a backup. Its lists
-	// contain the name of the Secret with the host's instructions. If the remove list contains the Secret, confirming the
-	// changes causes the host to be cleaned.
+	// restore lists the changes that the hub is holding back because its etcd was restored from a backup. Each change
+	// is identified by the name of the Secret that contains the host's instructions. If the remove list contains the
+	// Secret, confirming the changes causes the host to be cleaned.
 	// +optional
 	Restore *RestoreStatus `json:"restore,omitempty"`
 

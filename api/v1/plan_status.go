@@ -12,7 +12,7 @@ type PlanStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions contains LatestResolved, Complete and Ready, and Stalled while manual action is required.
+	// conditions contains LatestResolved, Complete and Ready. It also contains Stalled while manual action is required.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -104,8 +104,8 @@ type WaveStatus struct {
 	Name string `json:"name"`
 	// clusters counts the members in the wave.
 	Clusters PlanCount `json:"clusters"`
-	// completionTime is the time when the last member of the wave completed. The field is absent until the wave is
-	// complete, and for waves without soak time.
+	// completionTime is the time when the last member of the wave became complete. The field is absent until the wave
+	// is complete, and is never set for waves without a soak time.
 	// +optional
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
 	// soakUntil is the time when the wave's soak time ends. The field is absent until the wave is complete.

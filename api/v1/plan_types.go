@@ -131,11 +131,12 @@ type Rollout struct {
 	MaxFailedClusters int32 `json:"maxFailedClusters,omitempty"`
 
 	// waves lists up to 16 groups of members. The plan is applied to the groups in order. A member belongs to the first
-	// wave that selects it. Members that no wave selects belong to a final wave named "rest". The next wave starts after
-	// the soak time, once every member of the current wave is complete or has failed. At least one member must be
-	// complete, and no more than maxFailedClusters members may have failed. A wave does not wait for disconnected members,
-	// or for members whose plans are on hold because of the label plans.cluster.drover.dev/hold. In such a member, the
-	// plan starts when the member reconnects or the label is removed. By default, all members are in one wave.
+	// wave that selects it. Members that no wave selects belong to a final wave named "rest". The next wave starts once
+	// every member of the current wave is complete or has failed, and the soak time since the last completion has
+	// passed. At least one member must be complete, and no more than maxFailedClusters members may have failed. A wave
+	// does not wait for disconnected members, or for members whose plans are on hold because of the label
+	// plans.cluster.drover.dev/hold. In such a member, the plan starts when the member reconnects or the label is
+	// removed. By default, all members are in one wave.
 	// +optional
 	// +listType=map
 	// +listMapKey=name

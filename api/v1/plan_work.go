@@ -18,8 +18,8 @@ type NodeWork struct {
 	// +optional
 	Prepare *PlanContainer `json:"prepare,omitempty"`
 
-	// cordon marks the node as unschedulable while work on it is in progress. The node is uncordoned afterward, even after
-	// a failure, unless it was already cordoned before. If drain is set, the node is always cordoned. cordon defaults to
+	// cordon marks the node as unschedulable while work on it is in progress. The node is uncordoned afterward, even
+	// after a failure, unless it was already cordoned. If drain is set, the node is always cordoned. cordon defaults to
 	// false.
 	// +optional
 	Cordon bool `json:"cordon,omitempty"`
@@ -36,8 +36,8 @@ type NodeWork struct {
 	Upgrade PlanContainer `json:"upgrade"`
 
 	// secrets lists Secrets in the plan's namespace to mount into the prepare and upgrade containers. On the hub, each
-	// Secret must have the label plans.cluster.drover.dev/use: "true". It is copied to the members. At most 16 are
-	// allowed.
+	// Secret must have the label plans.cluster.drover.dev/use: "true". The Secrets are copied to the members. At most
+	// 16 are allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -59,7 +59,8 @@ type NodeWork struct {
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
 	// imagePullSecrets lists Secrets in the plan's namespace that are used to pull images. On the hub, each Secret must
-	// have the label plans.cluster.drover.dev/use: "true". It is copied to the members. At most 8 are allowed.
+	// have the label plans.cluster.drover.dev/use: "true". The Secrets are copied to the members. At most 8 are
+	// allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name

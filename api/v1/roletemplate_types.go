@@ -127,7 +127,7 @@ type RoleTemplateStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions contains Ready, and Stalled while manual action is required.
+	// conditions contains Ready. It also contains Stalled while manual action is required.
 	//
 	// Ready is True with reason Available, Applied or MembersAway. If no member has ever received the template, Ready is
 	// False with reason MembersAway. Ready is also False with reason Delivering, DeliveryFailed, Conflict, Fighting,

@@ -82,7 +82,7 @@ type UserStatus struct {
 	// +optional
 	Principal string `json:"principal,omitempty"`
 
-	// conditions contains Ready, and Stalled while manual action is required.
+	// conditions contains Ready. It also contains Stalled while manual action is required.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

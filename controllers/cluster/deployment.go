@@ -81,7 +81,8 @@ func (r *Reconciler) deploy(in *input) error {
 	return nil
 }
 
-// writeAgentUpToDate writes the AgentUpToDate condition. The condition stays unchanged while its value is unknown.
+// writeAgentUpToDate writes the AgentUpToDate condition. If the new value cannot be determined, it leaves the condition
+// unchanged.
 func writeAgentUpToDate(in *input, update *status.Update) {
 	before := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionAgentUpToDate)
 	now, known := decideAgent(in, before)

@@ -13,7 +13,7 @@ import (
 )
 
 // writeUnconfirmed lists in the status the changes to the member that are waiting for confirmation after a restore of
-// the hub. The status stays unchanged while these changes are unknown.
+// the hub. If these changes are unknown, it leaves the status unchanged.
 func (r *Reconciler) writeUnconfirmed(in *input, update *status.Update) {
 	if r.Unconfirmed == nil {
 		return

@@ -42,7 +42,7 @@ type Deliverer interface {
 	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
 }
 
-// Reconciler delivers the data for direct access to the members of Clusters that enable direct access.
+// Reconciler delivers the data for direct access to each member whose Cluster enables direct access.
 type Reconciler struct {
 	// Client reads from a cache.
 	Client     client.Reader

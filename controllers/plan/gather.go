@@ -209,7 +209,7 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 	case m.object.Spec.Agent.Profile == v1.ProfileReadOnly:
 		c.Away = "its spec.agent.profile is ReadOnly, so it runs no plans"
 	case m.state.Refuses == v1.ReasonAgentReadOnly:
-		c.Away = "its agent has the profile ReadOnly and runs no plans; apply the manifest of the profile Full in the member"
+		c.Away = "its agent has the ReadOnly profile and runs no plans; apply the manifest of the Full profile in the member"
 	case m.state.Refuses == v1.ReasonIdentityMismatch:
 		c.Away = "two clusters have its identity; see its condition Ready"
 	case m.state.Refuses != "":

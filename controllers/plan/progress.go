@@ -32,7 +32,7 @@ type MemberState struct {
 	// Reported is true if the agent has reported all its plans and continues to report changes. Otherwise, Hold and
 	// Status may be outdated or empty.
 	Reported bool
-	// Silent is the time when the hub started to wait for a full report from an agent that runs plans. It is zero if
+	// Silent is the time when the hub started waiting for a full report from an agent that runs plans. It is zero if
 	// the agent has sent this report or is not connected.
 	Silent time.Time
 	// Hold explains why the member does not run plans at the moment. It is empty if the member runs plans.
@@ -60,7 +60,7 @@ type progress struct {
 	runs    bool   // whether the member is connected with an agent that runs plans, unless refuses is set
 	refuses string // see MemberState.Refuses
 	synced  bool
-	silent  time.Time // when this leader started to wait for a full report
+	silent  time.Time // when this leader started waiting for a full report
 	hold    string
 	states  map[string]*v1.PlanStatus
 }
@@ -70,14 +70,14 @@ func NewProgress(state func(types.NamespacedName) members.State) *Progress {
 	return &Progress{state: state, members: map[types.NamespacedName]*progress{}}
 }
 
-// OnPlan registers a function that is called after the status of a plan has changed in a member. f must not block.
+// OnPlan registers f, which is called after the status of a plan has changed in a member. f must not block.
 func (p *Progress) OnPlan(f func(plan types.NamespacedName)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.onPlan = append(p.onPlan, f)
 }
 
-// OnMember registers a function that is called when all reports of a member may have changed. f must not block.
+// OnMember registers f, which is called when all reports of a member may have changed. f must not block.
 func (p *Progress) OnMember(f func(member types.NamespacedName)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

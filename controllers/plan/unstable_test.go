@@ -177,7 +177,7 @@ func testUnstableMembers(t *testing.T, env *testkit.Env) {
 	t.Run("an agent that says nothing, or no longer runs plans, is lost as well", func(t *testing.T) {
 		for name, state := range map[string]func(time.Time) plan.MemberState{
 			"has not said how its plans are since": func(at time.Time) plan.MemberState { return plan.MemberState{Connected: true, Silent: at} },
-			"has the profile ReadOnly": func(time.Time) plan.MemberState {
+			"has the ReadOnly profile": func(time.Time) plan.MemberState {
 				return plan.MemberState{Connected: true, Refuses: v1.ReasonAgentReadOnly}
 			},
 			"is too old": func(time.Time) plan.MemberState {

@@ -54,8 +54,8 @@ type Source struct {
 
 // Flatten returns the rules of a template and of all templates that it inherits from. The template's own rules come
 // first, followed by its parents' rules in the order in which it lists the parents. Each template and each rule is
-// included once. Every error is an *Error. An external template is an error, because its rules are not known on the
-// hub.
+// included once. Every error is an *Error. It is an error if one of the templates is external, because the hub does not
+// know its rules.
 func Flatten(templates Templates, name string) ([]rbacv1.PolicyRule, error) {
 	sources, err := Sources(templates, name)
 	if err != nil {

@@ -54,8 +54,9 @@ type Status struct {
 	Now metav1.Time
 }
 
-// Write sets the changes that are waiting for confirmation, or removes them if held is nil. It emits an event when the
-// object starts to wait. message says how to confirm the changes, and action is the action of the event.
+// Write records the changes that are waiting for confirmation, or clears them if held is nil. It emits an event when
+// the object starts waiting for confirmation. message says how to confirm the changes, and action is the action of the
+// event.
 func (s Status) Write(held *v1.RestoreStatus, action, message string, update *status.Update) {
 	*s.Restore = held
 	if held == nil {

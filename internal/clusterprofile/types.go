@@ -74,7 +74,7 @@ type Property struct {
 	Value string `json:"value"`
 }
 
-// AccessProvider is a way to reach the cluster's API (KEP-5339). It consists of an address and of the data that an exec
+// AccessProvider is a way to reach the cluster's API (KEP-5339). It consists of an address and the data that an exec
 // plugin needs to create a credential. The extension execExtension contains this data.
 type AccessProvider struct {
 	Name    string              `json:"name"`

@@ -11,7 +11,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// want records a set that an owner requires in a member. It stores w, which several members may share.
+// want records that an owner requires a set in a member. It stores w, which several members may share.
 func (g *guarded) want(m *member, w *wanted) {
 	id := w.set.ID
 	was := m.entry(id)

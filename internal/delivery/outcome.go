@@ -187,7 +187,7 @@ func (m *member) whyWithheld(id string) string {
 func refusalText(reason string) string {
 	switch reason {
 	case v1.ReasonAgentReadOnly:
-		return "The agent has the profile ReadOnly and accepts nothing; set spec.agent.profile of the Cluster to Full " +
+		return "The agent has the ReadOnly profile and accepts nothing; set spec.agent.profile of the Cluster to Full " +
 			"and apply its manifest in the member"
 	case v1.ReasonIdentityMismatch:
 		return "Two clusters have the identity of this Cluster, so the hub changes neither of them; " +

@@ -36,32 +36,30 @@ func (l *listeners) of(name types.NamespacedName) *heard {
 	return &l.clusters
 }
 
-// OnChange registers a function that is called after each change to a Cluster on any replica. A Cluster changes when
-// it connects, is lost or is refused, and when its agent sends a report. f must not block.
+// OnChange registers f, which is called after each change to a Cluster, whichever replica observes it. A Cluster
+// changes when it connects, is lost or is refused, and when its agent sends a report. f must not block.
 func (n *Notices) OnChange(f func(types.NamespacedName)) {
 	register(n, &n.listeners.clusters.changed, f)
 }
 
-// OnHostChange registers a function that is called with the Host's member name after each change to a Host on any
-// replica. f must not block.
+// OnHostChange registers f, which is called after each change to a Host, whichever replica observes it. The argument is
+// the Host's member name. f must not block.
 func (n *Notices) OnHostChange(f func(types.NamespacedName)) {
 	register(n, &n.listeners.hosts.changed, f)
 }
 
-// OnOpen registers a function that is called after a Cluster's tunnel has been opened to this replica. f must not
-// block.
+// OnOpen registers f, which is called after a Cluster's tunnel has been opened to this replica. f must not block.
 func (n *Notices) OnOpen(f func(types.NamespacedName)) {
 	register(n, &n.listeners.clusters.opened, f)
 }
 
-// OnHostOpen registers a function that is called with the Host's member name after the Host's tunnel has been opened to
-// this replica. f must not block.
+// OnHostOpen registers f, which is called after a Host's tunnel has been opened to this replica. The argument is the
+// Host's member name. f must not block.
 func (n *Notices) OnHostOpen(f func(types.NamespacedName)) {
 	register(n, &n.listeners.hosts.opened, f)
 }
 
-// OnToken registers a function that is called when another replica reports a previously unknown tunnel. f must not
-// block.
+// OnToken registers f, which is called when another replica reports a previously unknown tunnel. f must not block.
 func (n *Notices) OnToken(f func(Peer)) {
 	register(n, &n.listeners.tokens, f)
 }

@@ -38,7 +38,7 @@ type Result struct {
 	Next time.Time
 }
 
-// Poller caches the results for channels. If the latest result is old when Result is called, the Poller queries the
+// Poller caches the results for channels. If the latest result is stale when Result is called, the Poller queries the
 // channel in the background, so no caller has to wait. Use NewPoller to create a Poller. It is safe for concurrent
 // use.
 type Poller struct {
@@ -75,7 +75,7 @@ func NewPoller(ask func(context.Context, string) (string, error), now func() tim
 		channels: map[string]*channelState{}}
 }
 
-// OnPolled registers a function that is called after each request has ended. f must not block.
+// OnPolled registers f, which is called after each request has ended. f must not block.
 func (p *Poller) OnPolled(f func(channel string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -23,7 +23,7 @@ func ApprovedBy(wave, revision string, approvals []v1.Approval) string {
 }
 
 // closedGate returns the first wave that needs an approval and has none. It returns the number of waves if there is no
-// such wave. No work starts in that wave or a later one, whether or not the later ones are approved.
+// such wave. No work starts in that wave or any later wave, even if the later waves are approved.
 func (f *Fleet) closedGate() int {
 	for i, w := range f.plan.Pace.Waves {
 		if w.NeedsApproval && ApprovedBy(w.Name, f.plan.ApprovalRevision, f.plan.Approvals) == "" {

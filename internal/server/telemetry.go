@@ -46,7 +46,7 @@ type telemetry struct {
 
 	moved      *prometheus.CounterVec
 	turnedAway prometheus.Counter
-	stopping   atomic.Pointer[time.Time] // when the replica started to stop; nil until then
+	stopping   atomic.Pointer[time.Time] // when the replica began to shut down; nil before that
 }
 
 // newTelemetry creates the configured telemetry. The agent argument is this binary's user agent.

@@ -61,7 +61,7 @@ func New(urls, extraHosts []string, now func() time.Time) (*Holder, error) {
 	return &Holder{hosts: append(hosts, extraHosts...), now: now, completed: make(chan struct{})}, nil
 }
 
-// OnChange registers a function that is called after the certificates to trust have changed. f must not block.
+// OnChange registers f, which is called after the certificates to trust have changed. f must not block.
 func (h *Holder) OnChange(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -173,7 +173,7 @@ func (w *windows) close(id uint32) {
 	w.settle()
 }
 
-// arrive counts bytes that have arrived. The stream is nil if it has already ended.
+// arrive records that more bytes have arrived. The stream is nil if it has already ended.
 func (w *windows) arrive(s *window, bytes int64) error {
 	w.unread += bytes
 	if s == nil {
@@ -188,7 +188,7 @@ func (w *windows) arrive(s *window, bytes int64) error {
 	return nil
 }
 
-// refill counts bytes that have been read, and returns the number of bytes by which the window grows. If a whole
+// refill records that more bytes have been read, and returns the number of bytes by which the window grows. If a whole
 // window has been read within two round trips, the window is the bottleneck. In this case, refill makes it four times
 // as large, or twice as large if the limits do not allow more.
 func (w *windows) refill(s *window, read int64, mayGrow bool) (more int64) {

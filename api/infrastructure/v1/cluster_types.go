@@ -123,8 +123,8 @@ type DroverClusterStatus struct {
 	// +kubebuilder:validation:MaxItems=100
 	FailureDomains []FailureDomain `json:"failureDomains,omitempty"`
 
-	// conditions contains Ready, EtcdScheduled if spec.etcd.schedule is set, and Paused while Cluster API has paused the
-	// cluster.
+	// conditions contains Ready. It also contains EtcdScheduled if spec.etcd.schedule is set, and Paused while Cluster
+	// API has paused the cluster.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

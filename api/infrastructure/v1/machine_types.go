@@ -285,8 +285,8 @@ type DroverMachineStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	Tasks []MachineTaskStatus `json:"tasks,omitempty"`
 
-	// conditions contains Ready, TasksSucceeded if spec.tasks is not empty, and Paused while Cluster API has paused the
-	// machine.
+	// conditions contains Ready. It also contains TasksSucceeded if spec.tasks is not empty, and Paused while Cluster
+	// API has paused the machine.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

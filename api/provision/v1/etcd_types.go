@@ -198,8 +198,8 @@ type EtcdSnapshotStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions contains Ready, and Stalled if the snapshot failed, because a failed snapshot is not retried. For a
-	// DroverCluster, it also contains Saved, which is True once the file is on the host.
+	// conditions contains Ready. If the snapshot failed, it also contains Stalled, because a failed snapshot is not
+	// retried. For a DroverCluster, it also contains Saved, which is True once the file is on the host.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

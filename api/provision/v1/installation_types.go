@@ -220,7 +220,7 @@ type ClusterInstallationStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions contains Ready, and Stalled while manual action is required.
+	// conditions contains Ready. It also contains Stalled while manual action is required.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

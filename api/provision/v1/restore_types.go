@@ -141,8 +141,8 @@ type EtcdRestoreStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions contains Ready, and Stalled while manual action is required. A restore that failed or was canceled is
-	// also Stalled, because it is not retried.
+	// conditions contains Ready. It also contains Stalled while manual action is required. A restore that failed or was
+	// canceled is also Stalled, because it is not retried.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -49,7 +49,7 @@ type answer struct {
 	// States counts the members that are applied, failed and unfinished.
 	States map[string]int  `json:"states"`
 	Waves  []v1.WaveStatus `json:"waves,omitempty"`
-	// Failures lists the failures that the status of the Baseline names.
+	// Failures lists the failures that are reported in the Baseline's status.
 	Failures []v1.Failure `json:"failures,omitempty"`
 	// Members are the members that the user may see, sorted by state and name.
 	Members []member `json:"members"`

@@ -75,7 +75,7 @@ type Stored struct {
 	StoredRestores
 }
 
-// Node is a host that has instructions to join.
+// Node is a host that has been instructed to join.
 type Node struct {
 	// UID is the UID of the Host. Another Host with the same name is a different machine.
 	UID string `json:"uid"`

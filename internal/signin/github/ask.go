@@ -244,7 +244,7 @@ func (c *Connector) answered(code string) error {
 		return errors.New("GitHub refuses the client ID or the client secret of the OAuth app " +
 			"(incorrect_client_credentials): an administrator has to correct them")
 	case "redirect_uri_mismatch":
-		return errors.New("the OAuth app at GitHub has another callback URL (redirect_uri_mismatch): an " +
+		return errors.New("the OAuth app on GitHub has a different callback URL (redirect_uri_mismatch): an " +
 			"administrator has to correct it there")
 	case "application_suspended":
 		return errors.New("GitHub suspended the OAuth app (application_suspended): an administrator has to ask GitHub")

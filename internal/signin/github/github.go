@@ -80,8 +80,8 @@ func (c *Connector) Finish(ctx context.Context, callback string, private []byte,
 	return c.user(ctx, token)
 }
 
-// Refresh queries the user again with the token from the login. If the user's login name has changed, Refresh returns
-// the new name with the same ID.
+// Refresh looks up the user again, using the token from the login. If the user's login name has changed, Refresh
+// returns the new name with the same ID.
 func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector.User, error) {
 	var s state
 	if len(last.State) > maxState || untrusted.JSON(last.State, &s, untrusted.Small()) != nil || s.Token == "" {
@@ -148,11 +148,11 @@ func (c *Connector) admit(name string, groups []string) error {
 		return slices.ContainsFunc(allowed, func(one string) bool { return slices.Contains(groups, one) })
 	}
 	if len(c.orgs) > 0 && !in(c.orgs) {
-		return fmt.Errorf("%w: GitHub names %s as an active member of none of the organizations %s (an organization that restricts apps has to approve this one)",
+		return fmt.Errorf("%w: GitHub does not list %s as an active member of any of the organizations %s (an organization that restricts apps has to approve this one)",
 			connector.ErrRefused, name, strings.Join(c.orgs, ", "))
 	}
 	if len(c.teams) > 0 && !in(c.teams) {
-		return fmt.Errorf("%w: GitHub names %s in none of the teams %s", connector.ErrRefused, name,
+		return fmt.Errorf("%w: GitHub does not list %s in any of the teams %s", connector.ErrRefused, name,
 			strings.Join(c.teams, ", "))
 	}
 	return nil

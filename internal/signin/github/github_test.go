@@ -135,22 +135,22 @@ func TestRefusedUsers(t *testing.T) {
 	}{
 		"a user of no organization that may sign in": {
 			githubtest.Account{ID: 101, Login: "eve", Orgs: map[string]string{"other": "active"}, Teams: []string{"other/web"}},
-			nil, "none of the organizations acme",
+			nil, "any of the organizations acme",
 		},
 		"a user who was invited and did not accept": {
 			githubtest.Account{ID: 101, Login: "eve", Orgs: map[string]string{"acme": "pending"}, Teams: []string{"acme/web"}},
-			nil, "none of the organizations acme",
+			nil, "any of the organizations acme",
 		},
 		"a member in none of the teams": {
-			alice(), func(c *Config) { c.Teams = []string{"acme/ops"} }, "none of the teams acme/ops",
+			alice(), func(c *Config) { c.Teams = []string{"acme/ops"} }, "any of the teams acme/ops",
 		},
 		"a team of another organization with the same name": {
 			githubtest.Account{ID: 101, Login: "eve", Orgs: map[string]string{"acme": "active", "other": "active"},
-				Teams: []string{"other/ops"}}, func(c *Config) { c.Teams = []string{"acme/ops"} }, "none of the teams",
+				Teams: []string{"other/ops"}}, func(c *Config) { c.Teams = []string{"acme/ops"} }, "any of the teams",
 		},
 		"an organization whose name only looks like another's": {
 			githubtest.Account{ID: 101, Login: "eve", Orgs: map[string]string{"аcme": "active"}}, nil,
-			"none of the organizations",
+			"any of the organizations",
 		},
 		"a suspended account": {
 			githubtest.Account{ID: 101, Login: "alice", Orgs: map[string]string{"acme": "active"}, Suspended: true}, nil,

@@ -93,7 +93,7 @@ func Parse(raw string) (Token, bool) {
 }
 
 // Hash returns the SHA-256 hash of the whole token in hexadecimal. Only this hash is stored. It covers the ID, so the
-// secret is not valid together with another ID.
+// secret is not valid with a different ID.
 func (t Token) Hash() []byte { return hex.AppendEncode(nil, t.sum[:]) }
 
 // Matches reports whether a token has the given hash. The comparison takes constant time.

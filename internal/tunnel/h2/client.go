@@ -87,7 +87,7 @@ type inflow struct {
 	read   int64 // number of bytes that have been read but not yet reported to the other end
 }
 
-// add counts bytes that have been read, and returns how many bytes to report now.
+// add records that n more bytes have been read, and returns how many bytes to report now.
 func (f *inflow) add(n int) uint32 {
 	f.read += int64(n)
 	if f.read < reportRead && f.read < f.credit {

@@ -351,8 +351,8 @@ func (c *Client) data(f *http2.DataFrame) error {
 	return nil
 }
 
-// report counts bytes that have been read. Once there are enough, it reports them to the other end. The stream is nil
-// if it has already ended.
+// report records that n more bytes have been read. Once enough bytes have been read, it reports them to the other end.
+// The stream is nil if it has already ended.
 func (c *Client) report(s *stream, n int) error {
 	if frames := c.credit(s, n); frames != nil {
 		return c.control(frames)
@@ -360,8 +360,8 @@ func (c *Client) report(s *stream, n int) error {
 	return nil
 }
 
-// credit counts bytes that have been read. Once there are enough, it returns the frames that report them to the other
-// end.
+// credit records that n more bytes have been read. Once enough bytes have been read, it returns the frames that report
+// them to the other end.
 func (c *Client) credit(s *stream, n int) []byte {
 	if n == 0 {
 		return nil

@@ -204,7 +204,7 @@ func (s *stream) wholeSent() {
 	}
 }
 
-// reads counts bytes of the body that have been read, and returns how many bytes to report now.
+// reads records that n more bytes of the body have been read, and returns how many bytes to report now.
 func (s *stream) reads(n int) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
