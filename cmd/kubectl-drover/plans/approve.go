@@ -213,8 +213,8 @@ func membersOf(plan *v1.Plan, wave string, clusters []v1.Cluster) ([]string, err
 	return names, nil
 }
 
-// setApproval adds an approval to a plan. It replaces an earlier approval of the same wave, and removes the approvals of
-// waves that no longer exist, because the number of approvals is limited.
+// setApproval adds an approval to a plan. It replaces an earlier approval of the same wave, and removes the
+// approvals of waves that no longer exist, because the number of approvals is limited.
 func setApproval(plan *v1.Plan, entry v1.Approval) {
 	waves := []string{rollout.Rest}
 	if plan.Spec.Rollout != nil {
