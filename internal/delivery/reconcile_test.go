@@ -290,6 +290,9 @@ func TestBoundsOnSendsToAMember(t *testing.T) {
 				}
 				return nil
 			})
+			if got := f.most.Load(); got > int64(tt.atOnce) {
+				t.Errorf("%d sends were in progress at once, want at most %d", got, tt.atOnce)
+			}
 			close(f.respond)
 			testkit.Eventually(t, 30*time.Second, func(context.Context) error {
 				if got := f.taken.Load(); got != int64(tt.count) {
@@ -297,8 +300,12 @@ func TestBoundsOnSendsToAMember(t *testing.T) {
 				}
 				return nil
 			})
-			if got := f.most.Load(); got > int64(tt.atOnce) {
-				t.Errorf("%d sends were in progress at once, want at most %d", got, tt.atOnce)
+			atOnce := tt.atOnce
+			if tt.workers < workers {
+				atOnce = maxMemberSends // an agent that responds again is no longer limited by slow sends
+			}
+			if got := f.most.Load(); got > int64(atOnce) {
+				t.Errorf("%d sends were in progress at once in the end, want at most %d", got, atOnce)
 			}
 		})
 	}
