@@ -53,7 +53,7 @@ func TestObjectsOfAListHaveTheKindOfTheList(t *testing.T) {
 	}
 }
 
-// The texts are those that decoding enlarges most. Any user in the member can have the agent read them.
+// Decoding enlarges these texts most. Any user in the member can have the agent read them.
 func TestMemoryOfDecodingAnObjectIsLimited(t *testing.T) {
 	many := func(unit string) string { return "[" + strings.Repeat(unit+",", 1_400_000/(len(unit)+1)) + unit + "]" }
 	fields := `{"manager":"a","operation":"Update","fieldsV1":{"f:data":{` +

@@ -49,7 +49,7 @@ export function readyState(object) {
   return { name, word: words(ready?.reason ?? "Pending"), message: ready?.message ?? "", since: ready?.lastTransitionTime ?? "" };
 }
 
-/** Returns the state of a binding. One that has expired in all members is Ready, but gives no access. @param {any} binding */
+/** Returns the state of a binding. An expired binding is Ready in all members, but gives no access. @param {any} binding */
 export function bindingState(binding) {
   const state = readyState(binding);
   return { ...state, name: state.name === "working" && condition(binding, "Ready")?.reason === "Expired" ? "ended" : state.name };
