@@ -4,6 +4,8 @@
 package delivery
 
 import (
+	"time"
+
 	"reflect"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -99,6 +101,9 @@ func (g *guarded) look(m *member) {
 	if m.withheld != was.withheld {
 		g.retries.clearAll(m)
 	}
+	if m.connected && !was.connected {
+		m.silent = time.Now()
+	}
 	if m.connection != was {
 		g.enqueueAll(m)
 		g.affected = append(g.affected, m.lacking()...)
@@ -168,7 +173,7 @@ func (d *Store) Stopped(name types.NamespacedName) {
 	g := d.lock()
 	defer d.unlock()
 	if m := g.members[name]; m != nil {
-		m.synced = false
+		m.synced, m.silent = false, time.Now()
 		g.drop(m)
 	}
 }

@@ -25,6 +25,8 @@ type member struct {
 	synced    bool // set if the agent has reported all its sets and reports each change
 	forgotten bool // set if Forget was called
 	reported  bool // set if the agent has ever reported all its sets to this store
+	// silent is the time when the agent connected or stopped reporting its sets.
+	silent time.Time
 	// hold records the changes that are waiting for confirmation. comparing is true if unusedID has been queued so that
 	// these changes are computed.
 	hold      unconfirmed

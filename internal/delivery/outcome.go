@@ -35,7 +35,8 @@ const (
 	Applied Stage = iota
 	// Away means that the member is not connected and will get the set when it connects.
 	Away
-	// Unreported means that the member's agent has not reported its sets yet, or has not connected again yet.
+	// Unreported means that the member's agent has not reported its sets yet, or has not connected again yet. After
+	// settleTime, the set of a silent agent is Pending, or a single agent could delay an owner's status for ever.
 	Unreported
 	// Pending means that the set is being delivered.
 	Pending
@@ -79,8 +80,11 @@ func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 			o = m.outcome(id)
 			o.Busy, o.Reported, o.Known = len(m.sends) > fewSends, m.has[id], m.reported
 			o.Available = m.takes() && !m.withheld && !m.hold.Waits() && m.accepts(id)
-			if o.Stage == Away && !m.reported && time.Since(g.started) < settleTime {
+			switch {
+			case o.Stage == Away && !m.reported && time.Since(g.started) < settleTime:
 				o.Stage = Unreported
+			case o.Stage == Unreported && !m.synced && min(time.Since(g.started), time.Since(m.silent)) >= settleTime:
+				o.Stage = Pending
 			}
 		}
 		o.Cluster = name.Name

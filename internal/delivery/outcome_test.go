@@ -49,6 +49,15 @@ func TestTheOutcomeDependsOnTheConnection(t *testing.T) {
 		"an unchanged set of an agent without a leader has failed": {func(m *member) {
 			m.wants, m.synced, m.leaderless = want(Unchanged(id)), false, true
 		}, Failed, v1.ReasonNoLeader},
+		"a set is unreported while an agent has just connected": {func(m *member) {
+			m.synced, m.silent = false, time.Now()
+		}, Unreported, ""},
+		"a set of an agent that stays silent is pending": {func(m *member) {
+			m.synced, m.silent = false, time.Now().Add(-settleTime)
+		}, Pending, ""},
+		"an unchanged set of an agent that stays silent is pending": {func(m *member) {
+			m.wants, m.synced, m.silent = want(Unchanged(id)), false, time.Now().Add(-settleTime)
+		}, Pending, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := New(Options{Log: logr.Discard()})
