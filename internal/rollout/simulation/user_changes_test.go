@@ -77,7 +77,7 @@ func (m *changing) checkApproval(l simulation.Event) error {
 	}
 	for i := range m.Clusters {
 		c := &m.Clusters[i]
-		complete := c.Claim != nil && c.Claim.Complete != nil && l.Node != "" // it repairs what was approved
+		complete := c.Claim != nil && c.Claim.Complete != nil && l.Node != "" // the work of an approved revision is repaired
 		if c.Name != l.Cluster || complete {
 			continue
 		}
