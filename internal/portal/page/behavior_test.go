@@ -199,6 +199,16 @@ func TestALostConnectionCannotBeOverlooked(t *testing.T) {
 	sees(t, p, "StaticText: Live")
 }
 
+// TestThePaletteShowsCommandsThatAreRegisteredLater opens the palette before a view has registered its commands.
+func TestThePaletteShowsCommandsThatAreRegisteredLater(t *testing.T) {
+	_, p := signedIn(t, 0)
+	press(p, "k", true)
+	sees(t, p, "dialog: Commands", "option: Go to Clusters")
+	p.Evaluate(`import("/ui/shell/commands.js").then(({ register }) => {
+		register([{ id: "late", title: "A late command", run() {} }]); return 0; })`, nil)
+	sees(t, p, "option: A late command")
+}
+
 // TestTenThousandClustersStaySmooth reports figures for docs/bench/page.md, and checks facts that do not depend on the
 // machine: how many elements there are, and that sorting, filtering and scrolling to the end work.
 func TestTenThousandClustersStaySmooth(t *testing.T) {

@@ -34,7 +34,7 @@ function Open() {
   const ref = useRef(/** @type {any} */ (null));
   const [query, setQuery] = useState("");
   const [at, setAt] = useState(0);
-  const found = useMemo(() => find(query), [query]);
+  const found = useMemo(() => find(query), [query, commands.value]); // a view registers its commands after it is shown
   useEffect(() => { ref.current.showModal(); ref.current.querySelector("input").focus(); }, []);
   useEffect(() => { ref.current.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest" }); }, [at]);
   const run = (/** @type {number} */ i) => {
