@@ -40,10 +40,7 @@ func unhealthy(content set.Content) protocol.SetState {
 func TestARolloutKeepsTheRoleOfTheOldRevision(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testkit.Shared(t))
-	prod, canary := w.member("prod", nil), w.member("canary", map[string]string{"canary": "true"})
-	for _, agent := range []*testkit.Agent{prod, canary} {
-		agent.Sets.Become(healthy)
-	}
+	prod, canary := w.prodAndCanary()
 	first, second := manifest("ConfigMap", "a", "first"), manifest("ConfigMap", "a", "second")
 	before, after := w.role("before", v1.RoleTemplateSpec{}), w.role("after", v1.RoleTemplateSpec{})
 	b := w.baseline("cni", before, []string{first}, canaryFirst)

@@ -421,20 +421,22 @@ func TestHistoryOverwritesTheOldest(t *testing.T) {
 	})
 }
 
-func TestARolloutReachesTheCanaryFirst(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, testkit.Shared(t))
-	prod, canary := w.member("prod", nil), w.member("canary", map[string]string{"canary": "true"})
+// prodAndCanary connects two members in which every Baseline becomes healthy. canaryFirst selects the second one.
+func (w *world) prodAndCanary() (prod, canary *testkit.Agent) {
+	w.t.Helper()
+	prod, canary = w.member("prod", nil), w.member("canary", map[string]string{"canary": "true"})
 	for _, agent := range []*testkit.Agent{prod, canary} {
 		agent.Sets.Become(healthy)
 	}
+	return prod, canary
+}
+
+func TestARolloutReachesTheCanaryFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testkit.Shared(t))
+	prod, canary := w.prodAndCanary()
 	first, second := manifest("ConfigMap", "a", "first"), manifest("ConfigMap", "a", "second")
-	b := w.baseline("cni", w.role("cni", v1.RoleTemplateSpec{}), []string{first}, func(b *v1.Baseline) {
-		b.Spec.ClusterTarget = v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{}}
-		b.Spec.Rollout = &v1.Rollout{Waves: []v1.Wave{{
-			Name: "canary", ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"canary": "true"}},
-		}}}
-	})
+	b := w.baseline("cni", w.role("cni", v1.RoleTemplateSpec{}), []string{first}, canaryFirst)
 	w.objects(prod, "baseline/cni", first)
 	w.ready(b, v1.ReasonApplied)
 	canary.Sets.Become(func(content set.Content) protocol.SetState {
