@@ -45,7 +45,8 @@ func openParameters() []string {
 // openPaths returns the hub's own paths that are logged without redaction.
 func openPaths() []string {
 	return []string{"/v1/connect", "/v1/register", "/v1/cacerts", "/v1/auth/authorize", "/v1/auth/login", "/v1/auth/token",
-		"/v1/auth/revoke", "/v1/auth/keys", "/v1/auth/device", "/v1/auth/tokens", "/metrics", "/"}
+		"/v1/auth/revoke", "/v1/auth/keys", "/v1/auth/device", "/v1/auth/tokens", "/v1/auth/sessions",
+		"/metrics", "/"}
 }
 
 // jwt matches a JSON Web Token anywhere in text. It also matches a script token, even if the token's secret is
@@ -53,8 +54,8 @@ func openPaths() []string {
 var jwt = regexp.MustCompile(
 	`eyJ[A-Za-z0-9_-]{5,}(\.|%2[eE])[A-Za-z0-9_-]{5,}((\.|%2[eE])[A-Za-z0-9_-]*)?|token-[0-9a-f]{40}(:|%3[aA])[A-Za-z0-9_-]*`)
 
-// tokenPath matches the path of a script token. The ID in the path is not secret.
-var tokenPath = regexp.MustCompile(`^/v1/auth/tokens/[0-9a-f]{40}$`)
+// ownPath matches the path of a script token or a session. The ID in the path is not secret.
+var ownPath = regexp.MustCompile(`^/v1/auth/(tokens/[0-9a-f]{40}|sessions/[0-9a-f]{32})$`)
 
 // URI returns the URI of a request with secrets redacted.
 func URI(u *url.URL, info request.Info) string {
@@ -77,7 +78,7 @@ func redactPath(path string) string {
 	if strings.HasPrefix(path, "/k8s/clusters/") || path == "/k8s/local" || strings.HasPrefix(path, "/k8s/local/") {
 		return jwt.ReplaceAllString(path, redacted)
 	}
-	if slices.Contains(openPaths(), path) || tokenPath.MatchString(path) {
+	if slices.Contains(openPaths(), path) || ownPath.MatchString(path) {
 		return path
 	}
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")

@@ -205,7 +205,7 @@ func revokeAll(ctx context.Context, session *login.Session, tokens []scriptToken
 	defer cancel()
 	var all []error
 	for _, token := range tokens {
-		if err := revokeToken(ctx, session, token.ID); err != nil {
+		if err := revokeOne(ctx, session, pathTokens, token.ID); err != nil {
 			all = append(all, fmt.Errorf("the token %s for cluster %s was not revoked: %w", token.ID, token.Cluster, err))
 		}
 	}

@@ -76,6 +76,9 @@ func (s *Server) Begin(ctx context.Context, keys *keyring.Keys, c session.Code) 
 		return none, "", fmt.Errorf("read session of user %s: %w", c.Principal(), err)
 	}
 	first, begun := "", s.Sessions.New(c.ID, c.Claims, c.At, s.Now().Add(token.Lifetime))
+	if c.Redirect == s.Issuer+oauth.PathPage {
+		begun.Data[session.KeyClient] = []byte(session.ClientPage)
+	}
 	if c.Offline {
 		begun.Data[session.KeyKeys], begun.Data[session.KeyPassword] = []byte(keys.UID), []byte(c.Password)
 		if first, err = s.Sessions.GiveRefresh(begun); err != nil {

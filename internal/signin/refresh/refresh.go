@@ -69,14 +69,19 @@ func (t Token) String() string {
 	return prefix + t.Session + ":" + encode(t.family[:]) + encode(t.secret[:])
 }
 
+// IsSession reports whether a string has the format of a session's ID.
+func IsSession(s string) bool {
+	id, err := hex.DecodeString(s)
+	return err == nil && len(id) == sessionLen && s == strings.ToLower(s)
+}
+
 // Parse decodes a token that was encoded by String, and reports whether its format is valid.
 func Parse(raw string) (t Token, ok bool) {
 	if len(raw) != Len || !strings.HasPrefix(raw, prefix) {
 		return Token{}, false
 	}
 	session, secrets, _ := strings.Cut(raw[len(prefix):], ":")
-	id, err := hex.DecodeString(session)
-	if err != nil || len(id) != sessionLen || session != strings.ToLower(session) || len(secrets) != 2*secretLen {
+	if !IsSession(session) || len(secrets) != 2*secretLen {
 		return Token{}, false
 	}
 	t.Session = session

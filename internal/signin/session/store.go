@@ -114,6 +114,23 @@ func (s *Store) Cached(ctx context.Context, id string) (Session, error) {
 	return session, s.client.Get(ctx, s.name(id), session.Secret)
 }
 
+// Of returns the sessions of a user that have not ended, newest first, from the cache.
+func (s *Store) Of(ctx context.Context, principal, uid string) ([]Session, error) {
+	var list corev1.SecretList
+	if err := s.client.List(ctx, &list, client.InNamespace(s.namespace),
+		client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindSession, LabelUser: labelOf(principal)}); err != nil {
+		return nil, fmt.Errorf("list sessions of %s: %w", principal, err)
+	}
+	var all []Session
+	for i := range list.Items {
+		if one := (Session{&list.Items[i]}); one.Open(principal, uid, s.now()) {
+			all = append(all, one)
+		}
+	}
+	slices.SortFunc(all, func(a, b Session) int { return cmp.Or(b.Began().Compare(a.Began()), cmp.Compare(a.Name, b.Name)) })
+	return all, nil
+}
+
 // Live returns a session from the API server.
 func (s *Store) Live(ctx context.Context, id string) (Session, error) {
 	session := Session{&corev1.Secret{}}
