@@ -21,6 +21,7 @@ import { Card, Empty, Facts, Heading, Loading, More, Note, Problem, State, Waves
 import { Rows } from "../ui/table.js";
 import { toast } from "../ui/toast.js";
 import { Conditions } from "./cluster.js";
+import { ManifestButton } from "./manifest.js";
 import { Member, Rolled, Timeline, askPause, shownState } from "./plans.js";
 
 const most = 50; // members and objects that are named
@@ -66,7 +67,8 @@ export function BaselineView({ params: { workspace, name } }) {
   const whole = clusters && { total: clusters.desired, complete: clusters.applied, failed: clusters.failed, applying: 0, held: 0, summary: clusters.summary };
   return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} ...${shownState(baseline, state)} />`}>
       ${changes && spec.revision && html`<button type="button" onClick=${() => askRevision(baseline, null)}><${Icon} name="again" />Follow the manifests</button>`}
-      ${changes && spec.rollout && html`<button type="button" class=${paused ? "primary" : ""} onClick=${() => pause(baseline, !paused)}><${Icon} name=${paused ? "play" : "pause"} />${paused ? "Resume" : "Pause"}</button>`}</${Heading}>
+      ${changes && spec.rollout && html`<button type="button" class=${paused ? "primary" : ""} onClick=${() => pause(baseline, !paused)}><${Icon} name=${paused ? "play" : "pause"} />${paused ? "Resume" : "Pause"}</button>`}
+      <${ManifestButton} resource="baselines" namespace=${workspace} name=${name} /></${Heading}>
     ${state.name === "broken" && html`<${Note} name="broken">${short(state.message, 1000)}</${Note}>`}
     ${paused && html`<${Note}>This baseline is paused. No further cluster gets a new revision.</${Note}>`}
     ${spec.revision && html`<${Note}>Clusters keep revision ${short(spec.revision, 64)}, whatever the manifests say.</${Note}>`}

@@ -7,6 +7,7 @@
 import { html, signal, useMemo } from "../lib/html.js";
 import { count, digits, own } from "../lib/text.js";
 import { Time } from "../lib/time.js";
+import { download, kubeconfig } from "../core/kubeconfig.js";
 import { mayAnywhere } from "../core/rights.js";
 import { href, param, setQuery } from "../core/router.js";
 import { certificates, clusterRows, fleet, tally } from "../core/select.js";
@@ -65,6 +66,7 @@ function Selected() {
   const clear = () => { selection.value = new Set(); };
   return html`<div class="selection" role="group" aria-label="Selected clusters"><span role="status">${count(keys.size, "cluster")} selected</span>
     ${mayEdit && html`<button type="button" onClick=${() => editLabels([...keys], clear)}><${Icon} name="tag" />Edit labels</button>`}
+    <button type="button" onClick=${() => download(kubeconfig(location.origin, [...keys].sort()), "clusters.kubeconfig.yaml")}><${Icon} name="download" />Kubeconfig</button>
     <button type="button" onClick=${() => copy([...keys].join("\n"), "Names")}><${Icon} name="copy" />Copy names</button>
     <button type="button" class="icon-button" aria-label="Clear the selection" onClick=${clear}><${Icon} name="close" /></button></div>`;
 }

@@ -21,6 +21,7 @@ import { Card, Empty, Facts, Heading, Loading, Meter, More, Problem, State, Tabs
 import { Rows, Table } from "../ui/table.js";
 import { Conditions } from "./cluster.js";
 import { Ended, Until, askRevoke, mayGrant, openGrant } from "./grant.js";
+import { ManifestButton } from "./manifest.js";
 
 const membersOf = (/** @type {any} */ project) => bindings.value.filter((b) => b.spec.projectName === project.metadata.name && b.metadata.namespace === project.metadata.namespace);
 
@@ -71,6 +72,7 @@ export function ProjectView({ params: { workspace, name, tab = "summary" } }) {
   const members = all.filter((b) => !expired(b));
   const Body = own(/** @type {Record<string, any>} */ ({ usage: Usage, members: Members }), tab) ?? Summary;
   return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} ...${readyState(project)} />`}>
+      <${ManifestButton} resource="projects" namespace=${workspace} name=${name} />
       ${mayGrant(workspace) && html`<button type="button" class="primary" onClick=${() => openGrant({ workspace, where: "project", project: name })}><${Icon} name="plus" />Add a member</button>`}</${Heading}>
     <${Tabs} label="Parts of the project" tabs=${[{ id: "summary", title: "Summary" }, { id: "usage", title: "Namespaces and quotas" }, { id: "members", title: "Members", n: members.length }]} current=${tab} path=${["projects", workspace, name]} />
     <${Body} project=${project} members=${members} ended=${all.length - members.length} /></div>`;
