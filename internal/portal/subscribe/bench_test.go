@@ -18,6 +18,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -192,16 +193,17 @@ func readAll(b *testing.B, hub string) {
 				"websocket\r\nSec-WebSocket-Key: %s\r\nSec-WebSocket-Version: 13\r\nAuthorization: %s\r\n\r\n",
 				at.RequestURI(), at.Host, "AQIDBAUGBwgJCgsMDQ4PEA==", strconv.Itoa(i))
 			read, seen := make([]byte, 64<<10), ""
+			answer := sync.OnceFunc(func() { go pong(conn) })
 			for !strings.Contains(seen, `"resume"`) {
 				n, err := conn.Read(read)
 				if err != nil {
 					b.Error(err)
 					return
 				}
+				answer() // after the response to the upgrade
 				seen = seen[max(0, len(seen)-16):] + string(read[:n])
 			}
 			ready <- struct{}{}
-			go pong(conn)
 			_, _ = io.CopyBuffer(struct{ io.Writer }{io.Discard}, conn, read)
 		}()
 	}
