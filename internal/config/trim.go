@@ -81,8 +81,8 @@ func trimOther(object any) {
 	}
 }
 
-// maxSubjects is the maximum number of a RoleBinding's subjects that the cache keeps. It is one more than the manager's
-// own RoleBindings have, so that an additional subject is detected.
+// maxSubjects is the maximum number of subjects of a RoleBinding that the cache keeps. The manager's own RoleBindings
+// have one subject, so the second one shows that a subject was added.
 const maxSubjects = 2
 
 // made returns the metadata that is kept for a Role or RoleBinding that the manager created for a binding.
