@@ -35,8 +35,8 @@ const (
 	MaxDirectAuthority = 4 << 10
 )
 
-// DirectAccess configures how an agent serves users who do not connect through the hub. These users present tokens
-// from the hub's issuer.
+// DirectAccess configures how an agent serves users who do not connect through the hub. Such users present tokens from
+// the hub's issuer.
 type DirectAccess struct {
 	// Issuer and Audience are the iss and aud claims that a token must have. The audience is the URL of the cluster
 	// on the hub.
