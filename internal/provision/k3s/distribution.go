@@ -61,8 +61,8 @@ type distribution interface {
 	resume(in *Input) []string
 	rejoin(in *Input, epoch string) []string
 
-	// removeNode removes a node from the cluster. forget lets a reinstalled machine join under the name of an existing
-	// node. keepNodes removes all nodes except the given ones.
+	// removeNode removes a node from the cluster. forget allows a reinstalled machine to join under the name of an
+	// existing node. keepNodes removes all nodes except the given ones.
 	removeNode(in *Input, node string) []string
 	forget(in *Input, node string) []string
 	keepNodes(in *Input, nodes []string) []string
@@ -85,8 +85,8 @@ var distributions = map[provisionv1.Distribution]distribution{
 	provisionv1.DistributionRKE2: rke2,
 }
 
-// distributionOf returns the distribution with the given name. An unknown name is an error, because otherwise a
-// different distribution might be installed.
+// distributionOf returns the distribution with the given name. It returns an error if the name is unknown. No other
+// distribution must be installed instead.
 func distributionOf(name provisionv1.Distribution) (distribution, error) {
 	if found, ok := distributions[name]; ok {
 		return found, nil

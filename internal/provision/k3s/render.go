@@ -43,8 +43,8 @@ type Held struct {
 	// changes.
 	Install string `json:"install"`
 	Start   string `json:"start"`
-	// Installs and Starts number the values of Install and Start. If an earlier value recurs, it gets a new number, and
-	// therefore a new instruction.
+	// Installs and Starts are sequence numbers for the values of Install and Start. If an earlier value recurs, it gets
+	// a new number and therefore a new instruction.
 	Installs int64 `json:"installs"`
 	Starts   int64 `json:"starts"`
 	// Changed is true if the host already belonged to the cluster when it got these instructions.
@@ -125,8 +125,8 @@ func (w *writer) startOf(p *Instructions, host *member) string {
 	return digest(takesEffect...)
 }
 
-// number assigns numbers to installs and starts. A state that differs from the host's last instructions gets a new
-// number.
+// number assigns numbers to installs and starts. A state that differs from the state in the host's last instructions
+// gets a new number.
 func (w *writer) number(p *Instructions, held *Held) {
 	before := Held{}
 	if held != nil {
