@@ -35,7 +35,7 @@ const (
 // Deployment is an agent's Deployment in the form that the manifest contains and that the hub sends through the tunnel.
 type Deployment struct {
 	// Digest covers all settings from spec.agent and the hub's configuration, except the hub's addresses and CA.
-	// Connected agents receive the addresses and the CA as protocol.Settings, and must not restart when these change.
+	// Connected agents receive the addresses and the CA as protocol.Settings. They must not restart when these change.
 	Digest string
 	// JSON is the Deployment, encoded as JSON.
 	JSON []byte
@@ -139,7 +139,7 @@ func agentVariable(e v1.AgentEnv) *corev1ac.EnvVarApplyConfiguration {
 
 func variable(name, value string) *corev1ac.EnvVarApplyConfiguration {
 	v := corev1ac.EnvVar().WithName(name)
-	if value == "" { // the API server drops an empty value, so it is left out here too
+	if value == "" { // the API server drops an empty value, so it is omitted here too
 		return v
 	}
 	return v.WithValue(value)
@@ -205,7 +205,7 @@ func applied[T any](part any) (*T, error) {
 func container(in ManifestInput,
 	connection []*corev1ac.EnvVarApplyConfiguration) *corev1ac.ContainerApplyConfiguration {
 	probe := func(path string) *corev1ac.ProbeApplyConfiguration {
-		if in.Agent.HostNetwork { // a port would be open on the node, and two replicas there would compete for it
+		if in.Agent.HostNetwork { // the port would be open on the node, where two replicas would compete for it
 			return corev1ac.Probe().WithTimeoutSeconds(protocol.ProbeTimeout).
 				WithExec(corev1ac.ExecAction().WithCommand("/drover-agent", "probe", path))
 		}

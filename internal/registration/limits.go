@@ -78,7 +78,8 @@ func (l *limits) lookup(name types.NamespacedName, now time.Time) bool {
 	return l.lookups.AllowN(now, 1)
 }
 
-// show reports whether one more Cluster's status may be updated now because a client named the Cluster without proof.
+// show reports whether the status of one more Cluster may be updated now, after a client named the Cluster without
+// proof.
 func (l *limits) show(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,7 +106,7 @@ func (l *limits) join(name types.NamespacedName, now time.Time) bool {
 	return limiter.AllowN(now, 1)
 }
 
-// forgetIdle drops unused limiters. A limiter is unused if it is full, like a new one.
+// forgetIdle drops unused limiters. A limiter is unused if it is full, as a new limiter is.
 func (l *limits) forgetIdle(now time.Time) {
 	if len(l.joins) < maxIdleLimits {
 		return
