@@ -107,7 +107,7 @@ func New(
 }
 
 // newUsers returns the authentication and authorization of users whose tokens the API server verifies. A user is
-// admitted to a member if at least one of the given ways is open.
+// admitted to a member if at least one of the given ways allows it.
 func newUsers(clients kubernetes.Interface, audiences identity.Audiences, ways identity.Chain) users {
 	authenticator := identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews(), withStreams(audiences))
 	return users{authenticate: authenticator.Authenticate, authorize: ways.Authorize, audiences: audiences}
