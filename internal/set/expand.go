@@ -21,7 +21,7 @@ import (
 // QuotaName is the name of the ResourceQuota in each namespace of a project.
 const QuotaName = "drover-project"
 
-// RolePrefix is the prefix of the name of each ClusterRole in a set. The name of the role template follows the prefix.
+// RolePrefix is the prefix of the name of each ClusterRole in a set. It is followed by the name of the role template.
 const RolePrefix = "drover:"
 
 // PerNamespace is the content for each namespace of a project.
@@ -148,8 +148,8 @@ func (p *PerNamespace) instances(namespace string, labels map[string]string) []*
 	return out
 }
 
-// labelled returns the part of a Namespace that Drover manages if a user created the Namespace. This part contains
-// neither the project's label nor a label that says that Drover manages the Namespace.
+// labelled returns the part that Drover manages of a Namespace that a user created. This part contains neither the
+// project's label nor a label that says that Drover manages the Namespace.
 func labelled(ns Namespace, labels map[string]string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
 	o.SetName(ns.Name)
