@@ -28,8 +28,8 @@ type Config struct {
 	// BindDN is the name of the service account: a DN, or another form that the server accepts, such as drover@example.com
 	// for Active Directory.
 	BindDN string
-	// BindPassword returns the password of the service account. It is called for each connection, so that a new
-	// password is used immediately.
+	// BindPassword returns the password of the service account. It is called for each connection, so a new password
+	// takes effect immediately.
 	BindPassword func(context.Context) (string, error)
 	Users        Users
 	Groups       Groups
@@ -60,11 +60,11 @@ type Users struct {
 type Source string
 
 const (
-	// TokenGroups means that the SIDs that Active Directory computes for a user are read. They include all security
-	// groups, even nested ones.
+	// TokenGroups means that the hub reads the SIDs that Active Directory computes for a user. They include all
+	// security groups, even nested ones.
 	TokenGroups Source = "TokenGroups"
-	// MemberOf means that the user's memberOf attribute is read. FreeIPA and OpenLDAP with the memberof overlay provide
-	// this attribute.
+	// MemberOf means that the hub reads the user's memberOf attribute. FreeIPA provides this attribute, as does
+	// OpenLDAP with the memberof overlay.
 	MemberOf Source = "MemberOf"
 	// Search means that the hub searches for groups that contain the user.
 	Search Source = "Search"

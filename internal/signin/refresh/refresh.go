@@ -55,7 +55,7 @@ func (s secret) next(salt []byte) (next secret) {
 	return next
 }
 
-// Token is a refresh token. All tokens of a session have the same family. The family is secret, so a token with the
+// Token is a refresh token. All tokens of a session have the same family. The family is secret, so a token that has the
 // right family was issued by the hub.
 type Token struct {
 	// Session is the ID of the session.
