@@ -91,8 +91,8 @@ func Copy(s *corev1.Secret) *corev1.Secret {
 	}
 }
 
-// ClaimsOwnership reports whether a label marks an object as owned by a tool. The tool would remove an unknown object
-// with its label.
+// ClaimsOwnership reports whether a label marks an object as owned by a tool. Such a tool would remove an object that
+// has the label but is unknown to the tool.
 func ClaimsOwnership(key string) bool {
 	if key == v1.LabelManagedBy || key == "app.kubernetes.io/instance" {
 		return true
