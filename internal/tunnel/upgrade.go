@@ -115,8 +115,8 @@ func (u *upgradedStream) CloseWrite() error {
 	return u.writer.Close() // Close always returns nil
 }
 
-// Close closes both directions. Data that has already been written still arrives, as it does with a socket. Resetting
-// the stream immediately would lose this data.
+// Close closes both directions. As with a socket, data that has already been written still arrives. It would be lost if
+// the stream were reset immediately.
 func (u *upgradedStream) Close() error {
 	u.closing.Do(func() {
 		u.mu.Lock()
