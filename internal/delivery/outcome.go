@@ -35,9 +35,9 @@ const (
 	Applied Stage = iota
 	// Away means that the member is not connected and will get the set when it connects.
 	Away
-	// Unreported means that the member's agent has not reported its sets yet, or has not connected again yet. If an
-	// agent stays silent for longer than settleTime, its set is Pending instead. Otherwise, a single agent could delay
-	// an owner's status forever.
+	// Unreported means that the member's agent has not reported its sets yet, or has not reconnected yet. If an agent
+	// stays silent for longer than settleTime, its set is Pending instead. Otherwise, a single agent could delay an
+	// owner's status forever.
 	Unreported
 	// Pending means that the set is being delivered.
 	Pending

@@ -71,7 +71,7 @@ func (d *Store) Start(ctx context.Context) error {
 	return c.Start(ctx)
 }
 
-// changes is the source of targets. It has a name, which the controller logs.
+// changes is the source of targets. Its name appears in the controller's logs.
 type changes struct{ store *Store }
 
 // Start implements source.TypedSource.

@@ -19,7 +19,7 @@ const Local = "local"
 // maxAudiences is the maximum number of audiences of a token that the API server is asked to confirm.
 const maxAudiences = 8
 
-// Audiences are the audiences, other than the hub's own API server, for which this API server issues tokens. An
+// Audiences are the audiences for which the hub's API server issues tokens, other than the API server itself. An
 // audience is either the hub, which includes all its members, or a single member. The zero value contains no audiences.
 type Audiences struct {
 	// Hub holds the base URLs of the hub, without a trailing slash. Each URL is an audience.
@@ -69,7 +69,7 @@ func (a Audiences) admit(r *http.Request, confirmed []string) error {
 	return refusal.Forbidden(fmt.Sprintf("the token is made for %s only", strings.Join(confirmed, ", ")))
 }
 
-// Narrow refuses a request if its token was issued by another issuer than the hub's API server, and has audiences that
+// Narrow refuses a request if its token was issued by an issuer other than the hub's API server, and has audiences that
 // do not include the destination. The token must have been verified. If the audiences name members, but not the hub,
 // the token is valid only for these members.
 func (a Audiences) Narrow(r *http.Request, audiences []string) error {

@@ -44,9 +44,9 @@ type reviewed struct {
 }
 
 // NewAuthenticator returns an Authenticator. It caches the user of a token for 10 s and a rejection for 2 s. If many
-// new tokens are waiting for a review, they are reviewed in turn by the address of the caller. A token that was
-// accepted within the last hour never waits behind new tokens. A token for one of the audiences is valid only for that
-// audience.
+// new tokens are waiting for a review, the reviews are shared fairly among the addresses of the callers. A token that
+// was accepted within the last hour never waits behind new tokens. A token for one of the audiences is valid only for
+// that audience.
 func NewAuthenticator(reviews authenticationv1client.TokenReviewInterface, audiences Audiences) *Authenticator {
 	return &Authenticator{reviews: reviews, audiences: audiences, known: decision.New[reviewed]()}
 }

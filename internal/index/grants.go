@@ -110,8 +110,8 @@ func (g *Grants) Bound(
 	return false, nil
 }
 
-// Workspaces returns the workspaces in which at least one of the principals has a binding, together with those
-// principals. Expired bindings are included.
+// Workspaces returns the workspaces in which at least one of the principals has a binding. For each workspace, it
+// returns the principals with a binding there. Expired bindings are included.
 func (g *Grants) Workspaces(principals Principals) (map[string]Principals, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced

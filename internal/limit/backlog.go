@@ -187,7 +187,7 @@ func (b *Backlog) judge() []*Flow {
 }
 
 // victim returns the oldest write that must be aborted because of a limit. If a member exceeds its own limit, the
-// victim is a write from that member. If all members together exceed their limit, the victim is a write from the
+// victim is a write from that member. If all responses combined exceed their limit, the victim is a write from the
 // workspace that holds the most bytes, so a user who stalls many responses is affected first. If the write is too
 // recent to be cut, victim returns nil, and later is the time until it can be cut.
 func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.Duration) {

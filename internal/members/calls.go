@@ -144,7 +144,7 @@ func (c *Calls) start(name types.NamespacedName, digest string, ask agentRequest
 	return call.Call
 }
 
-// agentCall is a Call together with the kind of its request. It is guarded by table.mu.
+// agentCall is a Call and the kind of its request. It is guarded by table.mu.
 type agentCall struct {
 	Call
 	kind string

@@ -39,7 +39,7 @@ const (
 )
 
 // Move asks the agents of all tunnels to this replica to open a new tunnel through the hub's address and then close the
-// current tunnel. The agents may continue to use the current tunnel for the keep duration. Move does not ask agents
+// current tunnel. The agents may continue to use the current tunnel for the duration keep. Move does not ask agents
 // faster than the other replicas can accept them. It returns how many agents have moved and how many have stayed.
 //
 // An agent has stayed if it did not respond, does not support the request, or had not moved when Move returned. Move

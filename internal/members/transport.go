@@ -72,7 +72,7 @@ func (t *Transports) Here(name types.NamespacedName, id string) (http.RoundTripp
 	return newest, nil
 }
 
-// way sends each request to one member through the best tunnel at that time.
+// way sends requests to one member. It selects the best tunnel for each request.
 type way struct {
 	transports *Transports
 	name       types.NamespacedName

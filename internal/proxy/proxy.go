@@ -205,7 +205,7 @@ func (h *Handler) admit(r *http.Request) (*call, error) {
 	return c, err
 }
 
-// judge refuses a user who is not allowed to reach a member. Otherwise, it returns the user that the caller wants to
+// judge refuses a user who is not allowed to reach a member. Otherwise, it returns the user whom the caller wants to
 // impersonate in the member, or nil if there is none. For the hub itself, the hub's API server makes these decisions
 // instead.
 func (h *Handler) judge(r *http.Request, c *call) (*impersonation, error) {

@@ -258,8 +258,8 @@ func controlPlaneTolerations() []*corev1ac.TolerationApplyConfiguration {
 // five minutes is too long for the agent.
 const nodeLossSeconds = 30
 
-// lossTolerations returns tolerations that let the agent be replaced soon after its node is lost. Both replicas may
-// be on that node, for example if the cluster started with one node. Taint keys that the user's own tolerations
+// lossTolerations returns tolerations that allow the agent to be replaced soon after its node is lost. Both replicas
+// may be on that node, for example if the cluster started with one node. Taint keys that the user's own tolerations
 // already contain are skipped. With hostNetwork, the agent stays on nodes that are not ready, because nodes only become
 // ready once they have a pod network.
 func lossTolerations(agent v1.Agent) []*corev1ac.TolerationApplyConfiguration {

@@ -16,9 +16,9 @@ import (
 // Limits on the requests that this replica sends to the API server on behalf of clients that have not proved that they
 // are agents.
 const (
-	// These constants limit how often all clients together can look up agents that are not in the cache. The first
-	// lookup after a join does not count, because agents that join at the same time connect before the cache contains
-	// them. When the limit is reached, agents are asked to retry a little later, when the cache has caught up.
+	// These constants limit the rate at which all clients combined can look up agents that are not in the cache. The
+	// first lookup after a join does not count, because agents that join at the same time connect before the cache
+	// contains them. When the limit is reached, agents are asked to retry a little later, when the cache has caught up.
 	lookupsPerSecond = 20
 	lookupBurst      = 100
 	// These constants limit the join requests for one Cluster. All clients that have the Cluster's token share the limit,

@@ -35,10 +35,10 @@ func staysHere(name string) bool {
 	return hasFoldedPrefix(name, "X-Remote-") || hasFoldedPrefix(name, "X-Forwarded-")
 }
 
-// SetOrigin replaces the Origin header of a request to open a WebSocket with the API server's own origin. API servers
-// open a WebSocket for a watch only if the request has an Origin header, regardless of its value. The caller's Origin
-// header names a page on another server. The server that received the request has already decided whether that page may
-// open a WebSocket.
+// SetOrigin sets the Origin header of a request to open a WebSocket to the API server's own origin. API servers open a
+// WebSocket for a watch only if the request has an Origin header, regardless of its value. The caller's Origin header
+// names a page on another server. The server that received the request has already decided whether that page may open a
+// WebSocket.
 func SetOrigin(h http.Header, server *url.URL) {
 	if asked := h["Upgrade"]; len(asked) > 0 && strings.EqualFold(asked[0], "websocket") {
 		h["Origin"] = []string{server.Scheme + "://" + server.Host}

@@ -42,9 +42,9 @@ func (s *Server) join(mgr ctrl.Manager, cfg config.Config, hops *limit.Limiter, 
 	s.Members.OnToken(refuseReplays(s.Registration))
 }
 
-// hopLimits limits the requests that other replicas forward to this one. These requests have their own seats, as many
-// as the requests of this replica's users have. The memory for both kinds of requests is counted in the same backlog.
-// There are no limits per user, because the replica that received the request has already applied them.
+// hopLimits limits the requests that other replicas forward to this one. These requests have separate seats, but the
+// same number of seats as requests from this replica's users. The memory for both kinds of requests is counted in the
+// same backlog. There are no limits per user, because the replica that received the request has already applied them.
 func hopLimits(users *limit.Limiter, s limit.Settings, o limit.Observers) *limit.Limiter {
 	s.Short.User, s.Long.User = 0, 0
 	hops := limit.New(s, o)

@@ -216,7 +216,7 @@ func refused(
 	}
 }
 
-// watchPolicies makes every replica watch whether the hub's admission policies are in force.
+// watchPolicies checks continuously, on every replica, whether the hub's admission policies are in force.
 func (t *telemetry) watchPolicies(
 	mgr ctrl.Manager, client admission.AdmissionregistrationV1Interface, log logr.Logger,
 ) error {

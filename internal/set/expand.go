@@ -148,8 +148,8 @@ func (p *PerNamespace) instances(namespace string, labels map[string]string) []*
 	return out
 }
 
-// labelled returns the part that Drover manages of a Namespace that a user created. This part contains neither the
-// project's label nor a label that says that Drover manages the Namespace.
+// labelled returns Drover's part of a Namespace that a user created. This part contains neither the project's label nor
+// a label that says that Drover manages the Namespace.
 func labelled(ns Namespace, labels map[string]string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
 	o.SetName(ns.Name)

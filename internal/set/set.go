@@ -148,8 +148,8 @@ func encode(s encoded) (raw []byte, digest string, err error) {
 }
 
 // Parse decodes the JSON of a set and returns the set and its content. The set keeps a reference to the raw argument.
-// Parse returns an error if the digest does not match, for example because the hub and the agent know different fields
-// of a set. The error does not contain any part of the content.
+// Parse returns an error if the digest does not match, for example because the hub and the agent support different
+// fields of a set. The error does not contain any part of the content.
 func Parse(raw []byte) (*Set, Content, error) {
 	var s encoded
 	if err := json.Unmarshal(raw, &s); err != nil {

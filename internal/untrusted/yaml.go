@@ -21,8 +21,8 @@ const marksPerNode = 4
 const marksPerDirective = 16
 
 // AsJSON converts the first document of a YAML text to JSON in the same way as sigs.k8s.io/yaml. It rejects features
-// with which an author can hide content from a reader or repeat content: anchors, aliases, merge keys, tags and
-// duplicate keys. The YAML 1.1 booleans, such as yes and off, are treated as strings.
+// that can hide content from a reader or repeat content: anchors, aliases, merge keys, tags and duplicate keys. The
+// YAML 1.1 booleans, such as yes and off, are treated as strings.
 //
 // Its errors do not contain any part of the text.
 func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterapi reads those fields of Cluster API objects that the contract with infrastructure providers
+// Package clusterapi reads the fields of Cluster API objects that the contract with infrastructure providers
 // guarantees.
 package clusterapi
 

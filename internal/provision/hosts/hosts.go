@@ -63,8 +63,8 @@ type Hub struct {
 	// to the current leader. An outdated status may come from the backup that the hub was restored from. If NotCurrent
 	// is nil, every status is considered current.
 	NotCurrent func(context.Context, *v1.Host) (string, error)
-	// Finalizer is the finalizer that Take adds to Hosts. It prevents a taken Host that is being deleted from being
-	// cleaned until Release is called. If Finalizer is empty, no finalizer is added.
+	// Finalizer is a finalizer for taken Hosts. When a taken Host is deleted, the finalizer delays the cleaning of its
+	// machine until Release is called. If Finalizer is empty, no finalizer is set.
 	Finalizer string
 }
 
@@ -218,13 +218,13 @@ func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1
 	return h.GiveWithNote(ctx, host, consumer, before, Noted{HostInstructions: instructions})
 }
 
-// Noted contains instructions and a note about them, which Given.Note returns. The note must not contain secrets.
+// Noted contains instructions and a note about them. Given.Note returns the note. The note must not contain secrets.
 type Noted struct {
 	protocol.HostInstructions
 	Note string
 }
 
-// GiveWithNote writes the instructions of a Host together with a note, and reports whether it wrote them. It replaces
+// GiveWithNote writes the instructions of a Host and a note about them, and reports whether it wrote them. It replaces
 // the instructions in given. If these have changed in the meantime, it returns a Conflict or AlreadyExists error.
 func (h Hub) GiveWithNote(
 	ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, given Given, next Noted,

@@ -66,7 +66,7 @@ type distribution interface {
 	removeNode(in *Input, node string) []string
 	forget(in *Input, node string) []string
 	keepNodes(in *Input, nodes []string) []string
-	// leave makes a server leave etcd. clean removes the distribution from a machine.
+	// leave removes a server from etcd. clean removes the distribution from a machine.
 	leave(in *Input, node string) []string
 	clean(in *Input, host *member) protocol.HostInstruction
 	// remove returns the command that removes the distribution from a machine if it is installed, even if Drover did

@@ -131,7 +131,7 @@ func (r *roster) unavailable() (n int) {
 }
 
 // broken returns a server that the current change has broken, or "" if there is none. It includes servers that are
-// leaving the cluster, but not the server that is passed as other, which is the next server to be changed.
+// leaving the cluster, but not other, the server that is to be changed next.
 func (r *roster) broken(other *member) string {
 	for _, m := range slices.Concat(r.ordered(), r.leavers()) {
 		if m.server() && m.Name != other.Name && m.Held != nil && m.Held.Changed && m.Connected && m.State == progress.Failed && r.current(m) {

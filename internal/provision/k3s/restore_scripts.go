@@ -33,9 +33,9 @@ rm -f "$db/reset-flag"
 	keep = `db="$DATA/server/db"
 if test -e "$db/etcd-before-restore"; then rm -rf "$db/etcd-replaced" && mv "$db/etcd-before-restore" "$db/etcd-replaced"; fi || exit
 rm -rf "$DATA/server/cred-before-restore" "$DATA/server/tls-before-restore"`
-	// resume restores the previous data, if there is any, with its keys and certificates. A server does not start if the
-	// keys and certificates on its disk are newer than those in etcd. Without any data, the host that started the cluster
-	// would start a new one.
+	// resume restores the previous data, if there is any, with its keys and certificates. A server does not start if
+	// the keys and certificates on its disk are newer than those in etcd. Without any data, the host that started the
+	// cluster would start a new cluster.
 	resume = `db="$DATA/server/db"; rm -f "$db/reset-flag"
 if test -e "$db/etcd-before-restore"; then
 	for part in cred tls; do

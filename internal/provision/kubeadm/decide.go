@@ -42,7 +42,8 @@ type Machine struct {
 	// Provisioned reports whether the machine has been bootstrapped.
 	Provisioned bool
 	Connected   bool
-	// Gone reports whether the machine is gone for good, because its Host has been deleted and its agent is not connected.
+	// Gone reports whether the machine is permanently gone, because its Host has been deleted and its agent is not
+	// connected.
 	Gone bool
 	// Lost reports whether the machine has been disconnected for so long that the controller no longer waits for its
 	// one-time tasks.
@@ -246,8 +247,8 @@ func (d *decision) able() (best *Machine) {
 	return best
 }
 
-// holder returns the machine that has a task with the given action for a snapshot or restore, together with the latest
-// of these tasks. It returns nil for both if there is no such task.
+// holder returns the machine that has a task with the given action for a snapshot or restore, and the latest of these
+// tasks. It returns nil for both if there is no such task.
 func (d *decision) holder(of string, action Action) (*Machine, *Task) {
 	for i := range d.Machines {
 		if t := d.find(&d.Machines[i], of, action); t != nil {

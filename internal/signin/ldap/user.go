@@ -21,8 +21,8 @@ const maxName = 255
 
 // account holds the directory entry of a user.
 type account struct {
-	// raw is the unchanged value of the name attribute, which the entries of groups may contain. name is the user's name
-	// in principals.
+	// raw is the unchanged value of the name attribute. The entries of groups may contain this value. name is the
+	// user's name in principals.
 	dn, id, raw, name string
 	// changed is the time when the password was last set. Changing the password ends the user's sessions.
 	changed string

@@ -56,7 +56,7 @@ func (s *Store) IsDirect(o client.Object) bool {
 }
 
 // Restore recreates a deleted session as a revoked session, so that members are notified that the session has ended.
-// These members might otherwise still accept its tokens.
+// Members might otherwise still accept its tokens.
 func (s *Store) Restore(ctx context.Context, deleted Session) error {
 	data := map[string][]byte{KeyRevoked: []byte("true")}
 	for _, key := range []string{KeyUID, KeyBegun, KeyEnds, KeyPrincipal, KeyProvider, KeyProviderUID, KeyDirect} {

@@ -44,7 +44,7 @@ type stream struct {
 
 type streamState struct {
 	sent bool        // set when the whole request has been sent
-	over bool        // set when nothing is sent or received anymore
+	over bool        // set when nothing is sent or received any longer
 	stop func() bool // stops watching the request's context
 }
 
