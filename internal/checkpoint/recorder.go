@@ -171,7 +171,7 @@ func HeldUntil(lease *coordinationv1.Lease, renewed time.Time) time.Time {
 	return renewed.Add(time.Duration(*duration) * time.Second)
 }
 
-// sighting is a version of the Lease, with its expiry time according to this replica's clock. The leader's clock may
+// sighting holds a version of the Lease, and its expiry time according to this replica's clock. The leader's clock may
 // differ.
 type sighting struct {
 	version string

@@ -77,8 +77,8 @@ func connectionOf(state members.State, was connection) connection {
 }
 
 // wanted is a set that an owner requires in a member. Members in which the owner declared the set at the same time
-// share an entry, so it must not be changed. An entry without an owner represents a set that has been withdrawn. Such
-// entries exist only until the store is complete.
+// share an entry, so entries must not be changed. An entry without an owner represents a set that has been withdrawn.
+// Such entries exist only until the store is complete.
 type wanted struct {
 	key Key
 	content

@@ -168,8 +168,8 @@ func size(s *set.Set) int {
 	return len(s.JSON())
 }
 
-// content is a set that an owner requires, together with the state of a member that has applied the set without
-// problems. All members share the same content.
+// content is a set that an owner requires. It includes the state of a member that has applied the set successfully. All
+// members share the same content.
 type content struct {
 	set     *set.Set
 	applied *protocol.SetState

@@ -32,7 +32,8 @@ type Audiences struct {
 	Member func(*http.Request) string
 }
 
-// of returns the audiences of a token that are in a. They must not be trusted until the API server has confirmed them.
+// of returns the audiences that are in both a and the token. The result must not be trusted until the API server has
+// confirmed it.
 func (a Audiences) of(token string) []string {
 	var known []string
 	for _, audience := range unverified(token).Audience {

@@ -134,7 +134,7 @@ func (g *Grants) Workspaces(principals Principals) (map[string]Principals, error
 	return found, nil
 }
 
-// boundBy reports whether an index contains a binding for a subject that targets the member.
+// boundBy reports whether an index contains a binding that names a subject and targets the member.
 func (g *Grants) boundBy(
 	ctx context.Context, bindings toolscache.SharedIndexInformer, key string, cluster *lazyCluster, now time.Time,
 ) (bool, error) {

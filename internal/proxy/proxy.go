@@ -79,7 +79,7 @@ type Limits struct {
 	Look time.Duration
 }
 
-// Options are the options of a Handler. All of them are required except Limits, Limiter, Observer and Log.
+// Options configures a Handler. All fields are required except Limits, Limiter, Observer and Log.
 type Options struct {
 	// Authenticate identifies the sender of a request. All errors that it returns are refusals.
 	Authenticate func(*http.Request) (identity.Identity, error)

@@ -29,8 +29,8 @@ const (
 
 // Stop configures how a Server stops.
 type Stop struct {
-	// Delay is how long new requests are still served. Sessions is how long requests may continue that are still in
-	// progress after Delay.
+	// Delay is how long new requests are still served. Sessions is how long requests in progress may continue after
+	// Delay.
 	Delay, Sessions time.Duration
 	// Calls counts the requests in progress for users and for other replicas.
 	Calls *request.Group

@@ -48,8 +48,8 @@ func newPace(refused func()) *handshakePace {
 		others: newLane(othersPerCore*cores, paceBurst, othersPatience)}
 }
 
-// addressQueue admits a number of handshakes per second. Each handshake takes one of the burst seats and returns the
-// seat after a fixed time, even if the handshake has not finished, so that a stalling client does not delay others.
+// addressQueue admits a number of handshakes per second. Each handshake takes one of the burst seats. It returns the
+// seat after a fixed time even if it has not finished, so a stalling client does not delay others.
 type addressQueue struct {
 	gate *limit.Gate
 	hold time.Duration

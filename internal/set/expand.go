@@ -48,8 +48,9 @@ type Template struct {
 // Namespace is one namespace of the project in the member.
 type Namespace struct {
 	Name string
-	// UID is the UID of the Namespace that was read. If this Namespace has been deleted since, an apply of the labels
-	// with the UID fails with a conflict. Without the UID, it would create the Namespace again.
+	// UID is the UID of the Namespace that was read. If this Namespace has since been deleted, a request that applies
+	// the labels fails with a conflict, because it contains the UID. Without the UID, the request would recreate the
+	// Namespace.
 	UID types.UID
 	// Created is the creation time from the API server. Namespaces are ordered by this time, so a new namespace does
 	// not change the order of existing namespaces.

@@ -102,7 +102,7 @@ func ClaimsOwnership(key string) bool {
 		"helm.toolkit.fluxcd.io", "kustomize.toolkit.fluxcd.io"}, domain)
 }
 
-// exceptions returns the namespaces that do not receive a copy, from an annotation of the source.
+// exceptions returns the namespaces that an annotation of the source excludes from receiving a copy.
 func exceptions(s *corev1.Secret) []string {
 	var names []string
 	for name := range strings.SplitSeq(s.Annotations[v1.AnnotationExceptNamespaces], ",") {

@@ -228,7 +228,7 @@ func (c *hijackedConn) send(p []byte) error {
 	return nil
 }
 
-// CloseWrite signals to the hub's side that no more data follows. The connection can still be read.
+// CloseWrite signals to the hub's side that no more data will follow. The connection can still be read.
 func (c *hijackedConn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -110,7 +110,7 @@ func (u *upgradedStream) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// CloseWrite signals to the target that no more data follows. The stream can still be read.
+// CloseWrite signals to the target that no more data will follow. The stream can still be read.
 func (u *upgradedStream) CloseWrite() error {
 	return u.writer.Close() // Close always returns nil
 }

@@ -40,7 +40,7 @@ const (
 // Key is the key of a question. It must be a hash of everything that the answer depends on.
 type Key [32]byte
 
-// Result is a value, with the time for which it can be reused. A Result is not cached if For is zero.
+// Result holds a value and how long it can be reused. A Result is not cached if For is zero.
 type Result[V any] struct {
 	Value V
 	For   time.Duration

@@ -48,7 +48,7 @@ var static embed.FS
 var types = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
 	".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".txt": "text/plain; charset=utf-8"}
 
-// file is a served file, with the ETag that browsers use to detect changes.
+// file holds a served file and the ETag that browsers use to detect changes.
 type file struct {
 	content, compressed []byte
 	kind, tag           string

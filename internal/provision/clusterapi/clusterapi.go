@@ -167,7 +167,7 @@ func owner(object metav1.Object, kind string) *metav1.OwnerReference {
 }
 
 // ClusterOf reads the Cluster that a DroverCluster belongs to. If the DroverCluster belongs to no Cluster, problem
-// explains why. An owner reference alone is no proof, because anyone who can create a DroverCluster can set an owner
+// explains why. An owner reference alone is not proof, because anyone who can create a DroverCluster can set an owner
 // reference to any Cluster. Therefore, the UID of the Cluster must match the reference, and the Cluster's
 // infrastructure reference must name the DroverCluster.
 func ClusterOf(ctx context.Context, reader client.Reader, object *infrav1.DroverCluster) (found *Cluster, problem string, err error) {

@@ -225,7 +225,8 @@ type Noted struct {
 }
 
 // GiveWithNote writes the instructions of a Host and a note about them, and reports whether it wrote them. It replaces
-// the instructions in given. If these have changed in the meantime, it returns a Conflict or AlreadyExists error.
+// the instructions that are passed as given. If these have changed in the meantime, it returns a Conflict or
+// AlreadyExists error.
 func (h Hub) GiveWithNote(
 	ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, given Given, next Noted,
 ) (bool, error) {

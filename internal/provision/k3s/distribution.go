@@ -85,8 +85,8 @@ var distributions = map[provisionv1.Distribution]distribution{
 	provisionv1.DistributionRKE2: rke2,
 }
 
-// distributionOf returns the distribution with the given name. It returns an error if the name is unknown. No other
-// distribution must be installed instead.
+// distributionOf returns the distribution with the given name. It returns an error if the name is unknown. Otherwise, a
+// different distribution might be installed.
 func distributionOf(name provisionv1.Distribution) (distribution, error) {
 	if found, ok := distributions[name]; ok {
 		return found, nil

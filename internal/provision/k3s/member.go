@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// member is a Host that is taken for the cluster, together with its pool.
+// member holds a Host that is taken for the cluster, and its pool.
 type member struct {
 	Host
 	pool *provisionv1.HostPool

@@ -39,8 +39,8 @@ type Held struct {
 	Join string `json:"join,omitempty"`
 	// Version is the installed version.
 	Version string `json:"version"`
-	// Install identifies the installation. Start identifies the state that requires a restart of the host when it
-	// changes.
+	// Install identifies the installation. Start identifies the state of everything that requires a restart of the host
+	// when it changes.
 	Install string `json:"install"`
 	Start   string `json:"start"`
 	// Installs and Starts are sequence numbers for the values of Install and Start. If an earlier value recurs, it gets

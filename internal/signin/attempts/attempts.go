@@ -30,7 +30,7 @@ const (
 	remembered = 16 << 10
 )
 
-// failures is the number of failures, with the time of the last failure.
+// failures holds the number of failures and the time of the last failure.
 type failures struct {
 	count int
 	last  time.Time

@@ -42,7 +42,7 @@ type Config struct {
 
 // Users describes where users are and which attributes they have.
 type Users struct {
-	// Base is the DN of the subtree in which users are searched.
+	// Base is the DN of the subtree that is searched for users.
 	Base string
 	// Filter finds a user, for example (&(objectClass=person)(uid={name})). {name} is replaced with the name that the user
 	// entered, escaped for use in a filter. On a refresh, {name} is replaced with *, so the rest of the filter determines
@@ -73,7 +73,7 @@ const (
 // Groups describes how the groups of a user are found.
 type Groups struct {
 	Source Source
-	// Base is the DN of the subtree in which groups are searched. Groups outside this subtree are ignored.
+	// Base is the DN of the subtree that is searched for groups. Groups outside this subtree are ignored.
 	Base string
 	// Filter finds the groups that contain a user or, for nested groups, another group. {dn} is the DN of the user or
 	// group, and {name} is the name of the user. TokenGroups does not use the filter. MemberOf uses it only for nested
