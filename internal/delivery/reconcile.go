@@ -314,7 +314,7 @@ func readState(response io.Reader, sent *set.Set) (*protocol.SetState, error) {
 		return nil, errors.New("the agent's response cannot be decoded") // the cause may quote the response
 	}
 	state.Bound()
-	// A different digest must be an error. Otherwise the set would be sent again and again without a pause.
+	// A different digest must be an error. Otherwise, the set would be sent again and again without a pause.
 	if state.Digest != sent.Digest && state.Phase != protocol.SetReadOnly {
 		return nil, errors.New("the agent reports a digest that differs from the set's")
 	}

@@ -113,8 +113,8 @@ func All() []Kind {
 	}
 }
 
-// trimBaseline removes the manifests, because they can occupy a megabyte. The controller reads them from the API
-// server.
+// trimBaseline removes the manifests, because they can take up a megabyte of memory. The controller reads them from the
+// API server.
 func trimBaseline(o client.Object) {
 	if b, is := o.(*v1.Baseline); is {
 		b.Spec.Manifests = nil

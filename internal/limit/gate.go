@@ -47,7 +47,7 @@ const (
 	ScopeAll    Scope = "all"
 )
 
-// FullError is returned when no seat became free. It is the only error of Gate.Enter, apart from context errors.
+// FullError is returned if no seat becomes free in time. It is the only error of Gate.Enter, apart from context errors.
 type FullError struct {
 	// Scope is the limit that was reached.
 	Scope Scope

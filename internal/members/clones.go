@@ -156,7 +156,7 @@ type leaders struct {
 	notices *Notices
 }
 
-// examineLocked starts querying a member's agents when two of them claim to be the leader. Otherwise it does nothing.
+// examineLocked starts querying a member's agents when two of them claim to be the leader. Otherwise, it does nothing.
 func (l *leaders) examineLocked(name types.NamespacedName) {
 	m := l.table.members[name]
 	if m == nil || m.examination != nil || l.table.closed || m.leaders() < 2 {

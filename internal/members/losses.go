@@ -54,7 +54,8 @@ func (l *losses) returned() { l.admitted = l.admitted.Add(-AdmissionTime(1)) }
 
 // returning returns the deadline for the reconnection of a member that was lost at the given time together with many
 // others. It returns the zero time if the member was not lost together with many others. The deadline is extended if
-// more members are lost later. It is never later than if all members had been lost at the same time as this one.
+// more members are lost later. It is never later than the deadline that would apply if all members had been lost at the
+// same time as this one.
 func (l *losses) returning(lost time.Time, members int) time.Time {
 	if l.many.IsZero() {
 		return time.Time{}

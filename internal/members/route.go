@@ -22,7 +22,7 @@ type route struct {
 // which the request could not be sent.
 //
 // Only the newest tunnel of each agent process is considered, because the agent will soon close its older tunnels.
-// Tunnels from pods of the agent's Deployment are preferred to tunnels from node agents. Among these, tunnels that end
+// Tunnels from pods of the agent's Deployment are preferred to tunnels from node agents. After that, tunnels that end
 // at this replica are preferred, and then newer tunnels.
 func best(routes []route, tried []string) (route, bool) {
 	usable := slices.DeleteFunc(routes, func(r route) bool { return r.carrier == nil || slices.Contains(tried, r.id) })

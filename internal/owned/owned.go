@@ -27,7 +27,7 @@ import (
 // with another controller uses its own field manager.
 const FieldOwner = client.FieldOwner("drover")
 
-// Marks are the properties by which a Secret of Drover is recognized.
+// Marks are the properties that identify a Secret as created by Drover.
 type Marks struct {
 	Type   corev1.SecretType
 	Labels map[string]string

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// maxContent is the maximum total size of all files, in bytes. Larger files would not fit into a Host's instructions.
+// maxContent is the maximum total size of all files, in bytes. Larger files would not fit in a Host's instructions.
 const maxContent = 1 << 20
 
 // maxVariables is the maximum number of variables in a template. The kubeadm provider uses two variables.

@@ -47,7 +47,7 @@ func (d *decision) change(removes []removal) error {
 	return nil
 }
 
-// changeHost gives a host its instructions. Instructions that do not restart the host are given immediately. Otherwise
+// changeHost gives a host its instructions. Instructions that do not restart the host are given immediately. Otherwise,
 // the host may have to wait for other hosts.
 func (d *decision) changeHost(m *member, does duties, now *turns) error {
 	next, err := d.write.render(m, m.Held.Join, does)

@@ -101,7 +101,7 @@ type Host struct {
 	NodeIPs []string
 	// NodeLabels and NodeTaints come from the host's join command.
 	NodeLabels, NodeTaints []string
-	// Taken is true if the host is taken for this cluster. Otherwise it is free.
+	// Taken is true if the host is taken for this cluster. Otherwise, it is free.
 	Taken bool
 	// Leaving is true if the Host is being deleted. Its machine is cleaned after the Host has been released.
 	Leaving bool

@@ -131,7 +131,8 @@ test -z "$1" || systemctl stop "$0"
 systemctl restart $1 "$0" && exit; code=$?
 for i in $(seq 60); do sleep 5; systemctl is-active --quiet "$0" && exit; done
 journalctl -u "$0" -n 15 --no-pager >&2; exit $code`
-	// rotate renews certificates. It does nothing on a host without certificates, which has never been started.
+	// rotate renews certificates. It does nothing on a host that has never been started and therefore has no
+	// certificates.
 	rotate = `test ! -d "$DATA/server/tls" || { systemctl stop "$0"; "$1" certificate rotate --data-dir "$DATA" || { code=$?; systemctl start "$0"; exit $code; }; }`
 )
 

@@ -251,10 +251,10 @@ const (
 // ErrAsking means that another replica is querying the session's provider.
 var ErrAsking = errors.New("another replica is querying the provider of the session")
 
-// ClaimAsking gives this replica the exclusive right to query a session's provider. Otherwise, two replicas could send
-// the same refresh token, and a provider that rotates refresh tokens would treat the token as stolen. The session must
-// have just been read from the API server. If another replica writes the session first, ClaimAsking returns a conflict
-// error.
+// ClaimAsking gives this replica the exclusive right to query a session's provider. Without this right, two replicas
+// could send the same refresh token, and a provider that rotates refresh tokens would treat the token as stolen. The
+// session must have just been read from the API server. If another replica writes the session first, ClaimAsking
+// returns a conflict error.
 func (s *Store) ClaimAsking(ctx context.Context, session Session) error {
 	now := s.now()
 	if since := now.Sub(TimeOf(session.Secret, KeyAsking)); since < askedFor && since > -askedFor {
