@@ -21,8 +21,8 @@ const (
 	firstWait   = 100 * time.Millisecond
 	longestWait = 2 * time.Second
 	healthy     = 10 * time.Second
-	// selfWait is the time to wait before dialing an address again that turned out to be this replica's own address.
-	// Another replica may get the address later.
+	// selfWait is how long to wait before dialing again an address that turned out to be this replica's own. Another
+	// replica may get the address later.
 	selfWait = time.Minute
 )
 

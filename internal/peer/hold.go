@@ -116,7 +116,7 @@ func (c *heldConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// CloseWrite closes the stream for writing. The far end can still send.
+// CloseWrite closes the stream for writing. The other end can still send data.
 func (c *heldConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

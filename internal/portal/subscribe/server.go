@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package subscribe streams changes to Drover's objects. Users receive the objects that they may watch, and some fields
-// of the Clusters that they can reach.
+// Package subscribe streams changes to Drover's objects to users.
+//
+// Users receive the objects that they may watch, and some fields of the Clusters that they can reach.
 //
 // docs/guide/subscribe.md describes the protocol.
 package subscribe

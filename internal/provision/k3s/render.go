@@ -113,7 +113,7 @@ func (w *writer) rotation(host *member) int64 {
 	return w.Spec.CertificateRotation
 }
 
-// startOf identifies the state that requires a restart of the host when it changes.
+// startOf identifies the state of everything that requires a restart of the host when it changes.
 func (w *writer) startOf(p *Instructions, host *member) string {
 	takesEffect := []any{p.Files, p.Install, w.rotation(host), w.dist.service(host)}
 	if keys := max(w.Stored.Keys, w.Stored.KeysFailed); host.server() && keys > 0 {
