@@ -169,7 +169,7 @@ func (g *guarded) complete() {
 	}
 }
 
-// Complete reports whether Replace has been called for every expected owner.
+// Complete reports whether Replace was called for every expected owner.
 func (d *Store) Complete() bool {
 	g := d.lock()
 	defer d.unlock()

@@ -117,7 +117,7 @@ func withinHeader(next http.Handler) http.Handler {
 // the stack would grow when the request reaches the code for the tunnel, WebSocket and TLS. For a GET request, this
 // would take a tenth of the manager's CPU time.
 //
-// go:noinline
+//go:noinline
 func growStack(i int) byte {
 	var room [10 << 10]byte
 	return room[i%len(room)]
