@@ -89,7 +89,7 @@ func ProjectBinding(templates Templates, b *v1.ProjectRoleTemplateBinding) (*rba
 	}, nil
 }
 
-// boundRole returns a reference to the ClusterRole for a binding with the given context.
+// boundRole returns a reference to the ClusterRole for a template, for use in a binding with the given context.
 func boundRole(templates Templates, name string, context v1.RoleContext) (rbacv1.RoleRef, error) {
 	template, found := templates[name]
 	if !found {
@@ -128,8 +128,8 @@ func subject(s v1.Subject) rbacv1.Subject {
 }
 
 // roleName returns the name of the ClusterRole for a template that is not external. The parts of the name are separated
-// by colons, which the names of templates cannot contain. The name includes the context, so that a binding never grants
-// the rules that its template has in another context, not even temporarily.
+// by colons, which the names of templates cannot contain. The name includes the context, so a binding never grants the
+// rules that its template has in a different context, not even temporarily.
 func roleName(t *v1.RoleTemplate) string {
 	return set.RolePrefix + strings.ToLower(string(t.Spec.Context)) + ":" + t.Name
 }

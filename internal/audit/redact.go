@@ -118,8 +118,8 @@ func redactQuery(raw string, workload bool) string {
 	return out.String()
 }
 
-// redactName returns the name of an unknown parameter, or a placeholder if the name is too long or too unusual to be
-// safe.
+// redactName returns the name of an unknown parameter. If the name is too long or too unusual to be safe, it returns a
+// placeholder.
 func redactName(name string, decoded bool) string {
 	plain := func(c rune) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c == '-' }
 	if !decoded || len(name) > 24 || strings.ContainsFunc(name, func(c rune) bool { return !plain(c) }) {
@@ -244,7 +244,8 @@ func refers(key string, value any) bool {
 	return false
 }
 
-// soundsSecret reports whether a key suggests that its value is secret. A key for the name of a Secret does not.
+// soundsSecret reports whether a key suggests that its value is secret. A key for the name of a Secret does not suggest
+// this.
 func soundsSecret(key string) bool {
 	folded := fold(key)
 	for _, end := range []string{"secretname", "secretref", "secretkeyref", "keyref"} {

@@ -13,8 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Agent holds the defaults for agents. A field in a Cluster's spec.agent overrides the corresponding field here. For
-// Env, each variable in the Cluster overrides the variable with the same name here.
+// Agent holds the defaults for agents. A field in a Cluster's spec.agent overrides the corresponding field here. Env is
+// merged: a variable in the Cluster overrides only the variable with the same name.
 type Agent struct {
 	// Image is the agent's image. Default: the image of the manager's own container (see SetAgentImage), or
 	// "drover:latest" if the manager runs outside a cluster.
@@ -28,7 +28,7 @@ type Agent struct {
 	ImagePullSecrets []v1.PullSecret `json:"imagePullSecrets,omitempty"`
 	// Env holds environment variables for agents. Only variables that a Cluster may set are allowed.
 	Env []v1.AgentEnv `json:"env,omitempty"`
-	// NodeSelector, Tolerations and PriorityClassName apply to the agents' pods.
+	// NodeSelector, Tolerations and PriorityClassName are set on the agents' pods.
 	NodeSelector      map[string]string   `json:"nodeSelector,omitempty"`
 	Tolerations       []corev1.Toleration `json:"tolerations,omitempty"`
 	PriorityClassName string              `json:"priorityClassName,omitempty"`
@@ -44,8 +44,8 @@ func (a Agent) Defaults() v1.Agent {
 // container runtimes would otherwise not recognize it as a host.
 var aRegistry = regexp.MustCompile(`^(localhost|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+:[0-9]+|\[[0-9A-Fa-f:]+\](:[0-9]+)?)(/[a-z0-9._/-]+)?$`)
 
-// validate calls add for each error in the section. The arguments of add are a field, a format and the arguments of the
-// format.
+// validate calls add for each error in the section. The arguments of add are a field, a format string and the format's
+// arguments.
 func (a Agent) validate(add func(field, format string, args ...any)) {
 	if a.Registry != "" && !aRegistry.MatchString(a.Registry) {
 		add("agent.registry", "%q is not of the form host[:port][/folder], with a dot or a port in the host", a.Registry)

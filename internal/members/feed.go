@@ -22,7 +22,7 @@ const (
 )
 
 // Record contains what one replica knows about a member from its own tunnels. Replicas send each other their records. A
-// Record without content means that the replica no longer knows anything about the member.
+// Record without content means that the replica has no more information about the member.
 type Record struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -101,7 +101,7 @@ func (r *Record) state() agentState {
 	return state
 }
 
-// recordLocked returns what this replica knows about a member from its own tunnels.
+// recordLocked returns this replica's record of a member.
 func (t *table) recordLocked(name types.NamespacedName) Record {
 	record := Record{Namespace: name.Namespace, Name: name.Name}
 	m := t.members[name]
@@ -179,9 +179,9 @@ func (f *Feed) Close() {
 	delete(f.notices.feeds, f)
 }
 
-// notifyFeedsLocked records that a member has changed on this replica. When the registry closes, it does not record
-// the end of the tunnels, because agents connect to another replica before the other replicas notice that this
-// replica is gone.
+// notifyFeedsLocked records that a member has changed on this replica. While the registry is closing, the end of a
+// tunnel is not recorded, because agents connect to another replica before the other replicas notice that this replica
+// is gone.
 func (n *Notices) notifyFeedsLocked(name types.NamespacedName) {
 	if n.table.closed {
 		return

@@ -69,7 +69,7 @@ func (l *lines) Err() error {
 }
 
 // pace limits how fast the lines of one stream are read. An agent that sends faster is held back by the stream's flow
-// control window. This takes memory, so an agent is held back only for a limited time.
+// control window. Unread data occupies memory, so an agent is held back only for a limited time.
 type pace struct {
 	limiter *rate.Limiter
 	behind  time.Time // when the agent first had to be held back; zero if it is not being held back
@@ -79,8 +79,8 @@ type pace struct {
 // back for at most maxAhead.
 func newPace(limiter *rate.Limiter) *pace { return &pace{limiter: limiter} }
 
-// wait returns nil when a line that costs n can be processed, ErrTooFast if the agent has exceeded the rate for too
-// long, or the error of ctx.
+// wait returns nil when a line with cost n can be processed. It returns ErrTooFast if the agent has exceeded the rate
+// for too long, and the error of ctx if ctx is done first.
 func (p *pace) wait(ctx context.Context, n int) error {
 	if p.limiter.AllowN(time.Now(), n) {
 		p.behind = time.Time{}

@@ -48,7 +48,7 @@ const (
 // SyncPatience is how long a replica waits for the other replicas when it starts.
 const SyncPatience = 10 * time.Second
 
-// Options are the options of a Network.
+// Options configures a Network.
 type Options struct {
 	// Listen is the address of the port for other replicas.
 	Listen string
@@ -159,8 +159,8 @@ func (n *Network) begin(ctx context.Context) {
 	n.ctx, n.start = ctx, time.Now()
 }
 
-// find runs the Finder until ctx is done, and restarts it when it fails, so that this replica keeps track of the others
-// when the API server is temporarily unavailable.
+// find runs the Finder until ctx is done, and restarts it when it fails. This replica therefore keeps track of the
+// others when the API server is temporarily unavailable.
 func (n *Network) find(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := n.options.Find(ctx, n.found); err != nil && ctx.Err() == nil {
@@ -241,9 +241,9 @@ const (
 	pingInterval = 3 * time.Second
 	pingTimeout  = 5 * time.Second
 	// drainTimeout is how long requests from other replicas may continue when this replica stops. It is short, because
-	// these requests have already had time to finish.
+	// these requests have already been given time to finish.
 	drainTimeout = time.Second
-	// linkHeaderBytes and linkRequestBytes leave room for the headers that a hop adds even to the largest request that
-	// an agent's tunnel accepts.
+	// linkHeaderBytes and linkRequestBytes leave room for the headers that a hop adds to a request, even if the request
+	// is as large as an agent's tunnel allows.
 	linkHeaderBytes, linkRequestBytes = 68 << 10, 1<<20 + 4<<10
 )

@@ -27,8 +27,8 @@ const (
 	// maxImpersonated is the maximum number of impersonation headers in one request. The number is limited because each
 	// header causes a request to the member.
 	maxImpersonated = 32
-	// reviewTTL is how long a member's access review is cached. It is therefore the longest delay before a change of
-	// a user's right to impersonate takes effect.
+	// reviewTTL is how long a member's access review is cached. It is therefore the maximum delay before a change to a
+	// user's impersonation rights takes effect.
 	reviewTTL = 5 * time.Second
 	// reviewTimeout limits the time for all access reviews of one request.
 	reviewTimeout = 8 * time.Second
@@ -45,7 +45,7 @@ type impersonation struct {
 	account *protocol.ServiceAccount
 }
 
-// parseImpersonation returns the user that a caller wants to impersonate (kubectl --as), or nil if there is none. It
+// parseImpersonation returns the user whom the caller wants to impersonate (kubectl --as), or nil if there is none. It
 // follows the rules of the API server. In addition, it refuses the member's own system users and groups, except
 // ServiceAccounts.
 func parseImpersonation(h http.Header) (*impersonation, error) {
@@ -167,8 +167,8 @@ func (i *impersonation) rights() []authorizationv1.ResourceAttributes {
 	return list
 }
 
-// mayImpersonate asks the member whether the caller has all rights that the requested impersonation requires. It asks
-// on behalf of the caller.
+// mayImpersonate asks the member, on behalf of the caller, whether the caller has all rights that the requested
+// impersonation requires.
 func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersonation) error {
 	rights := wanted.rights()
 	key, err := json.Marshal(rights)

@@ -38,7 +38,7 @@ func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
 	return seat, err
 }
 
-// tooMany returns a refusal that names the user or member that has too many requests.
+// tooMany returns a refusal that names the user or member with too many requests.
 func tooMany(c *call, full *limit.FullError) error {
 	kind := "requests"
 	if c.info.Long {
@@ -60,8 +60,8 @@ func tooMany(c *call, full *limit.FullError) error {
 	return refused.About(c.target.cluster)
 }
 
-// retryDelay returns a random delay of 1, 2 or 3 seconds, so that users who were refused at the same time do not all
-// retry at the same time.
+// retryDelay returns a random delay of 1, 2 or 3 seconds, so users who were refused at the same time do not all retry
+// at the same time.
 func retryDelay() time.Duration {
 	n, err := rand.Int(rand.Reader, big.NewInt(3))
 	if err != nil { // crypto/rand never fails
@@ -88,8 +88,8 @@ type clock struct {
 	ended bool
 }
 
-// start starts the clock. It calls late after it has run for the given limit without a pause. Each resume starts the
-// time again.
+// start starts the clock. The clock calls late when it has run for the given limit without a pause. Each call to resume
+// restarts the time from zero.
 func (c *clock) start(limit time.Duration, late func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

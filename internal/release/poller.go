@@ -15,7 +15,7 @@ import (
 const (
 	// Interval is the time between queries of a channel. A jitter of ten percent is added to or subtracted from it.
 	Interval = 15 * time.Minute
-	// firstRetry is the delay after the first failed request. It doubles with each failure, up to Interval.
+	// firstRetry is the delay after the first failed request. The delay doubles with each failure, up to Interval.
 	firstRetry = 15 * time.Second
 )
 
@@ -179,7 +179,7 @@ func (p *Poller) begin(workspace, channel string, free bool) bool {
 	return true
 }
 
-// leave drops the slots of a workspace when no task needs them anymore.
+// leave drops the slots of a workspace when no task needs them any longer.
 func (p *Poller) leave(workspace string, own *ownSlots) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -141,8 +141,7 @@ func (l *Leader) Start(ctx context.Context) error {
 	}
 }
 
-// endIfRestored makes the Lease client call end when it finds that the hub's etcd was restored while this replica was
-// running.
+// endIfRestored calls end if the Lease client finds that the hub's etcd was restored while this replica was running.
 func (l *Leader) endIfRestored(end context.CancelCauseFunc) {
 	if l.Checkpoints != nil {
 		l.Checkpoints.Restored = func() { end(checkpoint.ErrRestored) }

@@ -107,7 +107,7 @@ func New(
 }
 
 // newUsers returns the authentication and authorization of users whose tokens the API server verifies. A user is
-// admitted to a member if at least one of the given ways is open.
+// admitted to a member if at least one of the given ways allows it.
 func newUsers(clients kubernetes.Interface, audiences identity.Audiences, ways identity.Chain) users {
 	authenticator := identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews(), withStreams(audiences))
 	return users{authenticate: authenticator.Authenticate, authorize: ways.Authorize, audiences: audiences}
@@ -216,7 +216,7 @@ func refused(
 	}
 }
 
-// watchPolicies makes every replica watch whether the hub's admission policies are in force.
+// watchPolicies checks continuously, on every replica, whether the hub's admission policies are in force.
 func (t *telemetry) watchPolicies(
 	mgr ctrl.Manager, client admission.AdmissionregistrationV1Interface, log logr.Logger,
 ) error {

@@ -64,7 +64,7 @@ type Options struct {
 	// Disabled reports whether a User disables a principal of an AuthProvider. The User names the principal in
 	// spec.principal.
 	Disabled func(ctx context.Context, principal string) (bool, error)
-	// Named returns the given groups that bindings refer to. If they do not all fit into a token, the first groups take
+	// Named returns the given groups that bindings refer to. If they do not all fit in a token, the first groups take
 	// precedence.
 	Named    func(groups []string) ([]string, error)
 	Sessions Bounds

@@ -51,8 +51,8 @@ type Holder struct {
 // first needed.
 type issued struct{ serving, replica *tls.Certificate }
 
-// New returns a Holder for a hub with the given base URLs. Certificates are issued for the hosts in these URLs and
-// for extraHosts.
+// New returns a Holder for a hub with the given base URLs. The hub's certificates are issued for the hosts in these
+// URLs and for extraHosts.
 func New(urls, extraHosts []string, now func() time.Time) (*Holder, error) {
 	hosts, err := Hosts(urls)
 	if err != nil {

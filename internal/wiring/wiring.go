@@ -23,7 +23,7 @@ type Controller struct {
 	Reconciler reconcile.Reconciler
 	// Workers is the maximum number of concurrent reconciles. Zero means one.
 	Workers int
-	// EveryReplica makes the controller run on all replicas rather than only on the leader.
+	// EveryReplica causes the controller to run on all replicas rather than only on the leader.
 	EveryReplica bool
 	// Triggers request the controller's reconciles.
 	Triggers []Trigger

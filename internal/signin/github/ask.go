@@ -57,7 +57,7 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// errorForm matches OAuth error codes. Errors include no other part of a response, because an error page may repeat the
+// errorForm matches OAuth error codes. Errors contain no other part of a response, because an error page may repeat the
 // request.
 var errorForm = regexp.MustCompile(`^[a-z_]{1,64}$`)
 
@@ -163,7 +163,7 @@ func (c *Connector) failed(req *http.Request, resp *http.Response, raw []byte, s
 	return e
 }
 
-// limited returns how long to wait, according to a response's headers. It returns "" if no limit was exceeded.
+// limited returns how long to wait according to a response's headers. It returns "" if no limit was exceeded.
 func (c *Connector) limited(resp *http.Response) string {
 	if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusTooManyRequests {
 		return ""

@@ -93,8 +93,8 @@ func (s *Server) Begin(ctx context.Context, keys *keyring.Keys, c session.Code) 
 	return begun, first, nil
 }
 
-// replayed refuses a code that was already redeemed. It revokes the session unless the session is already revoked, so
-// that a repeated code causes only one write.
+// replayed refuses a code that was already redeemed. It revokes the session, unless the session is already revoked. As
+// a result, a code that is repeated causes only one write.
 func (s *Server) replayed(ctx context.Context, c session.Code, revoked bool) error {
 	if revoked {
 		return refusedCode()

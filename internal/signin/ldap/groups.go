@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// maxGroups is the maximum number of a user's groups. The hub refuses a user who is in more groups, because an
-	// arbitrary subset of the groups could grant different rights each time.
+	// maxGroups is the maximum number of a user's groups. The hub refuses a user who is in more groups. An arbitrary
+	// subset of the groups could grant different rights each time.
 	maxGroups = 20_000
 	// batch is the number of groups in one filter.
 	batch = 100
@@ -106,7 +106,7 @@ func (f *finder) memberOf(a account) error {
 	return nil
 }
 
-// searched adds the groups that match one of the filters. Each search request contains only a batch of the filters.
+// searched adds the groups that match one of the filters. Each search request contains at most batch filters.
 func (f *finder) searched(filters []string) error {
 	for some := range slices.Chunk(filters, batch) {
 		found, err := f.session.search(request{

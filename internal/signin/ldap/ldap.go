@@ -76,8 +76,8 @@ func (c *Connector) Login(ctx context.Context, name, password string) (connector
 		if err := s.bindAccount(); err != nil {
 			return account{}, err
 		}
-		// A bind may change the entry. For example, it may reset an expired lock. Therefore the entry is read after the
-		// bind.
+		// A bind may change the entry. For example, it may reset an expired lock. Therefore, the entry is read after
+		// the bind.
 		return c.read(s, dn)
 	})
 }

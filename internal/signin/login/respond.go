@@ -198,7 +198,7 @@ func (p *Pages) choose(ctx context.Context, shown *page.Login) error {
 	return nil
 }
 
-// asks returns HTML that names the client for which the user signs in.
+// asks returns HTML that names the client that requested the login.
 func (p *Pages) asks(a authorization) string {
 	switch {
 	case a.Device != "":

@@ -139,7 +139,8 @@ func (c *Connector) overage(claims map[string]json.RawMessage) string {
 		"an administrator must configure it to put only the groups that are assigned to the hub into tokens"
 }
 
-// merged returns the claims of an ID token, together with claims from the userinfo endpoint that the ID token lacks.
+// merged returns the claims of an ID token, supplemented with claims from the userinfo endpoint that the ID token
+// lacks.
 func merged(signed, said map[string]json.RawMessage) map[string]json.RawMessage {
 	const verified = "email_verified" // applies only to the email claim from the same source
 	email, ok := signed["email"]
@@ -183,8 +184,8 @@ func (c *Connector) read(claims map[string]json.RawMessage) (name string, groups
 	return name, groups, nil
 }
 
-// lower converts an ASCII capital letter to lower case. It does not change other letters, which names cannot contain,
-// because some of them, such as the Kelvin sign, become ASCII letters in lower case.
+// lower converts an ASCII capital letter to lower case. It does not change other letters, because names cannot contain
+// them. Some of them, such as the Kelvin sign, become ASCII letters in lower case.
 func lower(r rune) rune {
 	if 'A' <= r && r <= 'Z' {
 		return r + ('a' - 'A')

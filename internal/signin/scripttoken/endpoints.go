@@ -140,8 +140,8 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, user *v1.User) (
 	return info, nil
 }
 
-// awaitSeen waits until a new token is in the cache, so that it is counted when the user creates another token. If the
-// token does not appear in time, awaitSeen returns without an error.
+// awaitSeen waits until a new token is in the cache. The token is then counted when the user creates another one. If
+// the token does not appear in time, awaitSeen returns without an error.
 func (s *Server) awaitSeen(ctx context.Context, secret *corev1.Secret) {
 	_ = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, accesstoken.Seen, true,
 		func(ctx context.Context) (bool, error) {
