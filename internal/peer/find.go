@@ -6,6 +6,7 @@ package peer
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -101,10 +102,5 @@ func addresses(endpointSlices []discoveryv1.EndpointSlice) []string {
 			byReplica[replica] = address
 		}
 	}
-	found := make([]string, 0, len(byReplica))
-	for _, address := range byReplica {
-		found = append(found, address)
-	}
-	slices.Sort(found)
-	return found
+	return slices.Sorted(maps.Values(byReplica))
 }

@@ -5,6 +5,8 @@ package release
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -86,11 +88,7 @@ func (p *Poller) OnPolled(f func(channel string)) {
 func (p *Poller) Start(ctx context.Context) error {
 	p.mu.Lock()
 	p.ctx = ctx
-	ended := append([]func(string){}, p.ended...)
-	var waiting []string
-	for channel := range p.channels {
-		waiting = append(waiting, channel)
-	}
+	ended, waiting := slices.Clone(p.ended), slices.Collect(maps.Keys(p.channels))
 	p.mu.Unlock()
 	for _, channel := range waiting {
 		for _, f := range ended {

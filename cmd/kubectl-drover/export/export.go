@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -200,12 +201,7 @@ func sameFile(a, b string) bool {
 func (e *exporter) summary(r rancher.Report) string {
 	var b strings.Builder
 	cli.Say(&b, "Written to %s:\n", e.dir)
-	var kinds []string
-	for kind := range r.Exported {
-		kinds = append(kinds, kind)
-	}
-	slices.Sort(kinds)
-	for _, kind := range kinds {
+	for _, kind := range slices.Sorted(maps.Keys(r.Exported)) {
 		fmt.Fprintf(&b, "  %d %s\n", r.Exported[kind], kind)
 	}
 	fmt.Fprintf(&b, "%d findings need a decision, %d are omitted, %d differ, %d have no counterpart.\n",
