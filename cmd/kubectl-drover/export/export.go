@@ -114,10 +114,7 @@ func (e *exporter) run(ctx context.Context) error {
 	if missing := e.Missing(objects); len(missing) > 0 {
 		return fmt.Errorf("rancher has no cluster %s", strings.Join(missing, ", "))
 	}
-	var unread []string
-	for _, u := range objects.Unread {
-		unread = append(unread, u.What+": "+u.Why)
-	}
+	unread := cli.Map(objects.Unread, func(u rancher.Unread) string { return u.What + ": " + u.Why })
 	incomplete := fmt.Errorf("not everything could be read:\n%s", strings.Join(unread, "\n"))
 	if len(unread) > 0 && !e.partial {
 		return fmt.Errorf("nothing was written, because the files of the missing objects would be removed. Use --partial to "+
