@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -266,4 +267,39 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	return boundAnswer(response)
+}
+
+// maxKeys is the maximum number of keys that a provider may publish. If a token does not name its key, the signature is
+// checked with every key, and no deadline interrupts these checks. go-jose limits the size of each key.
+const maxKeys = 64
+
+// boundAnswer reads the body of a response into memory. It returns an error if decoding the body would take a lot of
+// memory. The libraries decode JSON into maps, and parse other content as a form.
+func boundAnswer(response *http.Response) (*http.Response, error) {
+	defer response.Body.Close()
+	raw, err := io.ReadAll(http.MaxBytesReader(nil, response.Body, maxBody))
+	if err != nil {
+		return nil, fmt.Errorf("read the provider's response: %w", err)
+	}
+	if err := untrusted.Check(raw, bounds()); err != nil {
+		return nil, fmt.Errorf("the provider's response: %w", err)
+	}
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	err = untrusted.JSON(raw, &set, bounds()) // content in other formats is checked below
+	if len(set.Keys) > maxKeys {
+		return nil, fmt.Errorf("the provider has %d keys, more than %d", len(set.Keys), maxKeys)
+	}
+	if err != nil && len(raw) > maxForm && !json.Valid(raw) && !isJWT(raw) {
+		return nil, fmt.Errorf("the provider's response is not JSON and has more than %d bytes", maxForm)
+	}
+	response.Body = io.NopCloser(bytes.NewReader(raw))
+	return response, nil
+}
+
+// isJWT reports whether a response has the format of a signed userinfo response. A response in this format is small
+// even when a library parses it as a form, because the form has only one value.
+func isJWT(raw []byte) bool {
+	return bytes.Count(raw, []byte(".")) == 2 && !bytes.ContainsAny(raw, "&=")
 }
