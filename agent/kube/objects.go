@@ -4,6 +4,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -136,12 +137,8 @@ func (o *Objects) MayList(ctx context.Context, path string) error {
 
 // Rivals returns the fields that could not be applied because other field managers own them.
 func Rivals(err error) []string {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Details == nil {
-		return nil
-	}
 	var names []string
-	for _, cause := range status.Status().Details.Causes {
+	for _, cause := range causes(err) {
 		if cause.Type == metav1.CauseTypeFieldManagerConflict {
 			names = append(names, fmt.Sprintf("%s: %s", cause.Field, cause.Message))
 		}
@@ -152,26 +149,26 @@ func Rivals(err error) []string {
 // Replaced reports whether an update failed because no object with the given UID exists. Either the object is gone, or
 // another object now has its name.
 func Replaced(err error) bool {
-	var status apierrors.APIStatus
-	if apierrors.IsConflict(err) {
-		return true
-	}
-	return errors.As(err, &status) && apierrors.IsInvalid(err) && status.Status().Details != nil &&
-		slices.ContainsFunc(status.Status().Details.Causes,
-			func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+	return apierrors.IsConflict(err) || apierrors.IsInvalid(err) &&
+		slices.ContainsFunc(causes(err), func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
 // InvalidFields returns the fields that the API server rejects, without their values.
 func InvalidFields(err error) string {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Details == nil || len(status.Status().Details.Causes) == 0 {
-		return "it does not name a field"
-	}
 	var all []string
-	for _, cause := range status.Status().Details.Causes {
+	for _, cause := range causes(err) {
 		all = append(all, cause.Field+" ("+string(cause.Type)+")")
 	}
-	return strings.Join(all, ", ")
+	return cmp.Or(strings.Join(all, ", "), "it does not name a field")
+}
+
+// causes returns the causes of an error from the API server.
+func causes(err error) []metav1.StatusCause {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return nil
+	}
+	return status.Status().Details.Causes
 }
 
 // Mark returns a hash of the fields that a field manager owns and of the time when it last applied them. The mark is 0
