@@ -31,8 +31,7 @@ func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
 		requester.Member = c.target.cluster.String()
 	}
 	seat, err := h.limiter.Enter(ctx, requester, c.info.Long)
-	var full *limit.FullError
-	if errors.As(err, &full) {
+	if full, ok := errors.AsType[*limit.FullError](err); ok {
 		return nil, tooMany(c, full)
 	}
 	return seat, err

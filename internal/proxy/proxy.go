@@ -265,8 +265,7 @@ func warn(w http.ResponseWriter, message string) {
 }
 
 func (h *Handler) logFailure(e *refusal.Error) {
-	var disconnected *NotConnectedError
-	if errors.As(e, &disconnected) {
+	if _, ok := errors.AsType[*NotConnectedError](e); ok {
 		return // the Cluster's conditions already contain the reason
 	}
 	h.log.Error(e, "could not serve a request", "code", e.Status().Code)

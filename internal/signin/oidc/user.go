@@ -195,8 +195,7 @@ func lower(r rune) rune {
 
 // describe returns an error without text from the provider, because that text may contain tokens.
 func describe(what string, err error) error {
-	var retrieve *oauth2.RetrieveError
-	if errors.As(err, &retrieve) {
+	if retrieve, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
 		status, code := 0, retrieve.ErrorCode
 		if retrieve.Response != nil {
 			status = retrieve.Response.StatusCode

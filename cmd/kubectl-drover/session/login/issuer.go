@@ -120,12 +120,10 @@ func Discover(ctx context.Context, issuer string, ca []byte) (*Issuer, error) {
 
 // undiscovered explains what to do if the metadata of a hub cannot be read.
 func undiscovered(issuer string, err error) error {
-	var other *oidc.IssuerMismatchError
-	if errors.As(err, &other) {
+	if other, ok := errors.AsType[*oidc.IssuerMismatchError](err); ok {
 		return fmt.Errorf("users of the hub at %s sign in at %q: use that URL", issuer, other.Discovered)
 	}
-	var failed *url.Error
-	if errors.As(err, &failed) {
+	if _, ok := errors.AsType[*url.Error](err); ok {
 		return fmt.Errorf("read the sign-in metadata of %s: %w", issuer, err)
 	}
 	return fmt.Errorf("users cannot sign in at %s: sign-in is off there, or its URL, signIn.issuer in the hub's "+
