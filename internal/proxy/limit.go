@@ -5,12 +5,12 @@ package proxy
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"math/big"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/drover-dev/drover/internal/identity/refusal"
 	"github.com/drover-dev/drover/internal/limit"
@@ -52,21 +52,12 @@ func tooMany(c *call, full *limit.FullError) error {
 	default:
 		message = fmt.Sprintf("the hub has too many open %s; try again", kind)
 	}
-	refused := refusal.TooManyRequests(message, retryDelay()).Because(full)
+	// the delay is random, so that users who were refused at the same time do not all retry at the same time
+	refused := refusal.TooManyRequests(message, wait.Jitter(time.Second, 3).Truncate(time.Second)).Because(full)
 	if c.target.local {
 		return refused
 	}
 	return refused.About(c.target.cluster)
-}
-
-// retryDelay returns a random delay of 1, 2 or 3 seconds, so that users who were refused at the same time do not all
-// retry at the same time.
-func retryDelay() time.Duration {
-	n, err := rand.Int(rand.Reader, big.NewInt(3))
-	if err != nil { // crypto/rand never fails
-		return time.Second
-	}
-	return time.Second * time.Duration(1+n.Int64())
 }
 
 // flow starts counting the bytes of a response that the user has not read yet.

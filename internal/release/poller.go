@@ -201,13 +201,10 @@ func (p *Poller) request(ctx context.Context, channel string) {
 		}
 		c.failures++
 	}
-	c.Next = p.now().Add(jitter(pause))
+	c.Next = p.now().Add(wait.Jitter(pause*9/10, 2.0/9)) // within ten percent of the pause
 	ended := append([]func(string){}, p.ended...)
 	p.mu.Unlock()
 	for _, f := range ended {
 		f(channel)
 	}
 }
-
-// jitter returns a random duration within ten percent of d.
-func jitter(d time.Duration) time.Duration { return wait.Jitter(d*9/10, 2.0/9) }

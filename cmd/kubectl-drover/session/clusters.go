@@ -207,11 +207,14 @@ func (l reachable) choose(names []string) ([]reachableCluster, error) {
 		case 1:
 			chosen = append(chosen, found[0])
 		default:
-			return nil, fmt.Errorf("several workspaces have a Cluster %s: use %s", cli.Visible(name),
-				strings.Join(reachable{Items: found}.Names(), " or "))
+			return nil, fmt.Errorf("several workspaces have a Cluster %s: use %s", cli.Visible(name), joined(found))
 		}
 	}
 	return chosen, nil
+}
+
+func joined(clusters []reachableCluster) string {
+	return strings.Join(cli.Map(clusters, reachableCluster.String), " or ")
 }
 
 // completeReachable completes arguments. words returns the completions for each Cluster that the user can reach.

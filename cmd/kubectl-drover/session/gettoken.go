@@ -185,7 +185,7 @@ func (o *options) getToken(c *cobra.Command, s signing) error {
 	if err != nil {
 		return untrustedHub(err)
 	}
-	token, until, err := at.ForCluster(ctx, session, o.cluster)
+	token, until, err := at.ForAudience(ctx, session, "cluster:"+o.cluster)
 	if err != nil {
 		return err
 	}

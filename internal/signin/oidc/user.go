@@ -42,8 +42,9 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 	if raw == "" {
 		return nil, nil, errors.New("the provider gave no ID token")
 	}
-	if err := checkPayload(raw); err != nil {
-		return nil, nil, err
+	var payload json.RawMessage // is bounded before go-oidc decodes it
+	if untrusted.Claims(raw, &payload, bounds()) != nil {
+		return nil, nil, errors.New("the ID token is malformed, or has too many claims")
 	}
 	token, err := p.VerifierContext(ctx, &oidc.Config{ClientID: c.ClientID, Now: c.now}).Verify(ctx, raw)
 	if err != nil && strings.Contains(err.Error(), "fetching keys") { // go-oidc quotes the response from jwks_uri
@@ -71,15 +72,6 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 		}
 	}
 	return token, claims, nil
-}
-
-// checkPayload checks the claims of a token against the limits. This must happen before go-oidc decodes the claims.
-func checkPayload(raw string) error {
-	var payload json.RawMessage
-	if untrusted.Claims(raw, &payload, bounds()) != nil {
-		return errors.New("the ID token is malformed, or has too many claims")
-	}
-	return nil
 }
 
 // user returns the user that the verified claims describe. It requests missing claims from the provider's userinfo

@@ -264,14 +264,9 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// ForCluster exchanges a session's token for a token that is valid only for the Cluster <namespace>/<name> (RFC 8693).
-// The new token becomes invalid when the session ends.
-func (i *Issuer) ForCluster(ctx context.Context, s *Session, cluster string) (token string, until time.Time, err error) {
-	return i.ForAudience(ctx, s, "cluster:"+cluster)
-}
-
-// ForAudience exchanges a session's token for a token with a different audience. If the audience is the URL of a
-// Cluster on the hub, the token is valid for the Cluster's own address.
+// ForAudience exchanges a session's token for a token with a different audience (RFC 8693). The audience
+// cluster:<namespace>/<name> is one Cluster at the hub. The URL of a Cluster on the hub is the Cluster's own address.
+// The new token for the hub becomes invalid when the session ends.
 func (i *Issuer) ForAudience(ctx context.Context, s *Session, audience string) (token string, until time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
