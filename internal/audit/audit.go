@@ -95,8 +95,8 @@ func Open(s Settings, observer Observer, logger logr.Logger) (*Log, error) {
 	}
 	l.target = standardOutput{}
 	if s.Path != "-" {
-		file, err := openFile(s)
-		if err != nil {
+		file := &file{settings: s}
+		if err := file.open(); err != nil {
 			return nil, fmt.Errorf("open audit log: %w", err)
 		}
 		l.target = file

@@ -116,7 +116,7 @@ func (l *Log) begin(r *http.Request) *Record {
 		sender: sender{SourceIP: clip(host, maxName),
 			UserAgent: jwt.ReplaceAllString(clip(r.UserAgent(), maxName), redacted)},
 		Method: clip(r.Method, 16),
-		URI:    address(r.URL),
+		URI:    URI(r.URL, request.Info{}),
 	}}
 }
 

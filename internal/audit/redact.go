@@ -180,7 +180,8 @@ func redactValue(value any) (any, bool) {
 }
 
 func redactObject(object map[string]any) bool {
-	if kind, _ := object["kind"].(string); secretKind(kind) {
+	kind, _ := object["kind"].(string)
+	if slices.Contains([]string{"Secret", "SecretList", "TokenRequest", "TokenReview"}, kind) {
 		return false
 	}
 	for key, value := range object {
@@ -201,10 +202,6 @@ func redactObject(object map[string]any) bool {
 		}
 	}
 	return true
-}
-
-func secretKind(kind string) bool {
-	return slices.Contains([]string{"Secret", "SecretList", "TokenRequest", "TokenReview"}, kind)
 }
 
 // redactText returns a string with secrets redacted. It redacts JSON documents completely, because they may contain any

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -188,9 +189,6 @@ func (n *Notices) notifyFeedsLocked(name types.NamespacedName) {
 	}
 	for f := range n.feeds {
 		f.dirty[name] = struct{}{}
-		select {
-		case f.wake <- struct{}{}:
-		default:
-		}
+		await.Signal(f.wake)
 	}
 }

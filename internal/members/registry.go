@@ -127,7 +127,8 @@ func (r *Registry) Reconciled() Reconciled {
 
 // New returns an empty Registry.
 func New(log logr.Logger, now func() time.Time) *Registry {
-	t := newTable(log, now)
+	ctx, stop := context.WithCancel(context.Background())
+	t := &table{log: log, now: now, ctx: ctx, stop: stop, members: map[types.NamespacedName]*member{}}
 	r := &Registry{States: &States{t}, Transports: &Transports{t}}
 	r.Notices = &Notices{table: t, feeds: map[*Feed]struct{}{}}
 	r.Admission = &Admission{table: t, notices: r.Notices, bounds: DefaultBounds(), workspaces: map[string]int{}}

@@ -89,7 +89,8 @@ type streamRequest struct {
 // ErrReportMalformed, ErrTooFast, errNoReport or an error from the transport.
 func (s *stream) read(ctx context.Context, what func() (streamRequest, error)) error {
 	for {
-		opened, cancel := s.restartable(ctx)
+		opened, cancel := context.WithCancelCause(ctx)
+		s.setRestart(cancel)
 		err := s.readOnce(opened, what)
 		if !s.restarted(opened, cancel) || ctx.Err() != nil {
 			return err
@@ -97,14 +98,7 @@ func (s *stream) read(ctx context.Context, what func() (streamRequest, error)) e
 	}
 }
 
-// restartable returns a context that is canceled when the stream is restarted.
-func (s *stream) restartable(ctx context.Context) (context.Context, context.CancelCauseFunc) {
-	opened, cancel := context.WithCancelCause(ctx)
-	s.setRestart(cancel)
-	return opened, cancel
-}
-
-// restarted cancels a context from restartable, and reports whether a restart had already canceled it.
+// restarted cancels the context of a request, and reports whether a restart had already canceled it.
 func (s *stream) restarted(opened context.Context, cancel context.CancelCauseFunc) bool {
 	restarted := errors.Is(context.Cause(opened), errRestart)
 	s.setRestart(nil)

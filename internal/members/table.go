@@ -36,11 +36,6 @@ type table struct {
 	losses  losses
 }
 
-func newTable(log logr.Logger, now func() time.Time) *table {
-	ctx, stop := context.WithCancel(context.Background())
-	return &table{log: log, now: now, ctx: ctx, stop: stop, members: map[types.NamespacedName]*member{}}
-}
-
 // isHost reports whether a member is a Host rather than a Cluster.
 func isHost(name types.NamespacedName) bool {
 	_, ok := protocol.HostOf(name.Name)

@@ -13,7 +13,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -143,7 +142,7 @@ func (n *Network) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	n.options.Log.Info("serving replicas", "address", listener.Addr().String(), "id", n.id)
 	served := make(chan error, 1)
-	n.running.Go(func() { served <- n.serveTLS(server, bound(listener)) })
+	n.running.Go(func() { served <- server.ServeTLS(bound(listener), "", "") })
 	n.running.Go(func() { n.find(ctx) })
 	select {
 	case err := <-served:
@@ -168,15 +167,6 @@ func (n *Network) find(ctx context.Context) {
 		}
 		await.Time(n.ctx, longestWait)
 	}
-}
-
-// serveTLS serves TLS without certificate files, because each connection has its own TLS configuration.
-func (n *Network) serveTLS(server *http.Server, listener net.Listener) error {
-	err := server.Serve(tls.NewListener(listener, server.TLSConfig))
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
-	return err
 }
 
 // Synced reports whether the members of the other replicas are known, or whether this replica has stopped waiting for

@@ -79,8 +79,7 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.call.clock.resume()
 	b.watch.stop()
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		b.call.tooLarge.Store(true)
 	}
 	return n, err

@@ -242,7 +242,9 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	e := refusal.Of(err)
 	if status := e.Status(); status.Code >= http.StatusInternalServerError && e.Unwrap() != nil {
-		h.logFailure(e)
+		if _, ok := errors.AsType[*NotConnectedError](e); !ok { // the Cluster's conditions contain the reason
+			h.log.Error(e, "could not serve a request", "code", e.Status().Code)
+		}
 	}
 	audit.From(r.Context()).Refused(string(e.Status().Reason))
 	if isDiscovery(r.URL.Path) {
@@ -262,12 +264,4 @@ func warn(w http.ResponseWriter, message string) {
 	if value, err := utilnet.NewWarningHeader(299, "drover", message); err == nil {
 		w.Header().Set("Warning", value)
 	}
-}
-
-func (h *Handler) logFailure(e *refusal.Error) {
-	var disconnected *NotConnectedError
-	if errors.As(e, &disconnected) {
-		return // the Cluster's conditions already contain the reason
-	}
-	h.log.Error(e, "could not serve a request", "code", e.Status().Code)
 }

@@ -4,6 +4,7 @@
 package registration
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -294,4 +295,26 @@ func preferences() *corev1ac.AffinityApplyConfiguration {
 			corev1ac.PreferredSchedulingTerm().WithWeight(50).WithPreference(controlPlane))).
 		WithPodAntiAffinity(corev1ac.PodAntiAffinity().WithPreferredDuringSchedulingIgnoredDuringExecution(
 			corev1ac.WeightedPodAffinityTerm().WithWeight(100).WithPodAffinityTerm(apart)))
+}
+
+// WithDefaults returns a Cluster's spec.agent with the hub's defaults for unset fields. A variable that the Cluster
+// sets replaces the hub's variable in both upper and lower case, because HTTPS_PROXY and https_proxy have the same
+// meaning.
+func WithDefaults(agent, hub v1.Agent) v1.Agent {
+	agent.Image = cmp.Or(agent.Image, hub.Image)
+	agent.PriorityClassName = cmp.Or(agent.PriorityClassName, hub.PriorityClassName)
+	if len(agent.NodeSelector) == 0 {
+		agent.NodeSelector = hub.NodeSelector
+	}
+	if len(agent.Tolerations) == 0 {
+		agent.Tolerations = hub.Tolerations
+	}
+	if len(agent.ImagePullSecrets) == 0 {
+		agent.ImagePullSecrets = hub.ImagePullSecrets
+	}
+	env := slices.DeleteFunc(slices.Clone(hub.Env), func(e v1.AgentEnv) bool {
+		return slices.ContainsFunc(agent.Env, func(own v1.AgentEnv) bool { return strings.EqualFold(own.Name, e.Name) })
+	})
+	agent.Env = append(env, agent.Env...)
+	return agent
 }

@@ -242,14 +242,12 @@ func Foreign(secret *corev1.Secret, owner client.Object, kind string) string {
 // member name.
 func ownLabels(member, kind string) map[string]string {
 	if host, ok := protocol.HostOf(member); ok {
-		return map[string]string{v1.LabelHost: host, v1.LabelSecretKind: hostKinds()[kind]}
+		kinds := map[string]string{
+			v1.SecretKindRegistration: v1.SecretKindHostJoin, v1.SecretKindAgent: v1.SecretKindHostAgent,
+		}
+		return map[string]string{v1.LabelHost: host, v1.LabelSecretKind: kinds[kind]}
 	}
 	return map[string]string{v1.LabelCluster: member, v1.LabelSecretKind: kind}
-}
-
-// hostKinds maps the kinds of a Cluster's Secrets to the kinds of a Host's Secrets.
-func hostKinds() map[string]string {
-	return map[string]string{v1.SecretKindRegistration: v1.SecretKindHostJoin, v1.SecretKindAgent: v1.SecretKindHostAgent}
 }
 
 // Content is the content of a registration Secret apart from the token.

@@ -5,6 +5,8 @@ package release
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -86,11 +88,7 @@ func (p *Poller) OnPolled(f func(channel string)) {
 func (p *Poller) Start(ctx context.Context) error {
 	p.mu.Lock()
 	p.ctx = ctx
-	ended := append([]func(string){}, p.ended...)
-	var waiting []string
-	for channel := range p.channels {
-		waiting = append(waiting, channel)
-	}
+	ended, waiting := slices.Clone(p.ended), slices.Collect(maps.Keys(p.channels))
 	p.mu.Unlock()
 	for _, channel := range waiting {
 		for _, f := range ended {
@@ -203,13 +201,10 @@ func (p *Poller) request(ctx context.Context, channel string) {
 		}
 		c.failures++
 	}
-	c.Next = p.now().Add(jitter(pause))
+	c.Next = p.now().Add(wait.Jitter(pause*9/10, 2.0/9)) // within ten percent of the pause
 	ended := append([]func(string){}, p.ended...)
 	p.mu.Unlock()
 	for _, f := range ended {
 		f(channel)
 	}
 }
-
-// jitter returns a random duration within ten percent of d.
-func jitter(d time.Duration) time.Duration { return wait.Jitter(d*9/10, 2.0/9) }

@@ -41,10 +41,6 @@ type Stop struct {
 	Links func(context.Context) error
 }
 
-func newStop(d config.Drain) Stop {
-	return Stop{Delay: d.Delay.Duration, Sessions: d.Sessions.Duration, Calls: request.NewGroup()}
-}
-
 // stop lets all work in progress finish. It calls the closing function when users' next requests should go to another
 // replica. docs/design/0002-replicas-and-moves.md explains the order.
 func (s *Server) stop(server *http.Server, closing func()) {

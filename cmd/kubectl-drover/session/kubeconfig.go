@@ -146,7 +146,8 @@ func (o *options) writeKubeconfig(c *cobra.Command, to target, session *login.Se
 			break
 		}
 		made = append(made, token)
-		setToken(config, name, token)
+		delete(config.AuthInfos, config.Contexts[name].AuthInfo)
+		config.AuthInfos[name], config.Contexts[name].AuthInfo = &clientcmdapi.AuthInfo{Token: token.Token}, name
 	}
 	if err == nil {
 		err = file.write(config)
@@ -227,12 +228,6 @@ func tokenFor(
 		return made, fmt.Errorf("create a token for cluster %s: %w", cluster, err)
 	}
 	return made, nil
-}
-
-// setToken gives a context a user entry with a token.
-func setToken(config *clientcmdapi.Config, name string, token scriptToken) {
-	delete(config.AuthInfos, config.Contexts[name].AuthInfo)
-	config.AuthInfos[name], config.Contexts[name].AuthInfo = &clientcmdapi.AuthInfo{Token: token.Token}, name
 }
 
 // countContexts returns the number of contexts for the Clusters. Access through the hub and a Cluster's own address

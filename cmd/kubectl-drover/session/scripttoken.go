@@ -41,11 +41,7 @@ type scriptTokens struct {
 
 // Names returns the IDs of the tokens.
 func (l scriptTokens) Names() []string {
-	var names []string
-	for _, t := range l.Items {
-		names = append(names, t.ID)
-	}
-	return names
+	return cli.Map(l.Items, func(t scriptToken) string { return t.ID })
 }
 
 // wantedToken is a request for a script token. The hub chooses defaults for empty fields.

@@ -4,6 +4,7 @@
 package subscribe
 
 import (
+	"maps"
 	"slices"
 	"sort"
 	"strconv"
@@ -232,10 +233,5 @@ func (c *changes) current(o object) bool {
 func (c *changes) namespaces() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	list := make([]string, 0, len(c.live))
-	for namespace := range c.live {
-		list = append(list, namespace)
-	}
-	slices.Sort(list)
-	return list
+	return slices.Sorted(maps.Keys(c.live))
 }

@@ -211,17 +211,14 @@ func (c *Connector) redeem(ctx context.Context, callback, verifier, code string)
 // unredeemed returns an error that explains why GitHub did not redeem a code. The error contains no text from the
 // response.
 func (c *Connector) unredeemed(err error) error {
-	var answered *oauth2.RetrieveError
-	if errors.As(err, &answered) {
+	if answered, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
 		if answered.ErrorCode != "" {
 			return c.answered(answered.ErrorCode)
 		}
-		e := &statusError{path: c.app.Endpoint.TokenURL, code: answered.Response.StatusCode,
+		return &statusError{path: c.app.Endpoint.TokenURL, code: answered.Response.StatusCode,
 			wait: c.limited(answered.Response)}
-		return e
 	}
-	var network *url.Error
-	if errors.As(err, &network) {
+	if network, ok := errors.AsType[*url.Error](err); ok {
 		return fmt.Errorf("GitHub does not respond: %w", network)
 	}
 	return fmt.Errorf("the server at %s is not GitHub: check the URL of the provider, and look for a proxy in "+

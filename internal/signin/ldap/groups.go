@@ -6,6 +6,7 @@ package ldap
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -54,12 +55,7 @@ func (c *Connector) groups(s *session, a account) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, 0, len(f.names))
-	for name := range f.names {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names, nil
+	return slices.Sorted(maps.Keys(f.names)), nil
 }
 
 // finder collects the groups of one user.

@@ -7,6 +7,7 @@ package ldap
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -158,10 +159,5 @@ func (c *Connector) ask(ctx context.Context, find func(*session) (account, error
 }
 
 func (c *Connector) allows(groups []string) bool {
-	for _, group := range groups {
-		if c.allowed[group] {
-			return true
-		}
-	}
-	return len(c.allowed) == 0
+	return len(c.allowed) == 0 || slices.ContainsFunc(groups, func(group string) bool { return c.allowed[group] })
 }

@@ -80,8 +80,8 @@ func (c *Connector) read(s *session, dn string) (account, error) {
 	found, err := s.search(request{
 		what: "read a user", base: dn, scope: goldap.ScopeBaseObject, filter: anyEntry, attributes: attributes, most: 1,
 	})
-	var f *failure
-	if errors.As(err, &f) && f.code() == goldap.LDAPResultNoSuchObject || err == nil && len(found) == 0 {
+	f, failed := errors.AsType[*failure](err)
+	if failed && f.code() == goldap.LDAPResultNoSuchObject || err == nil && len(found) == 0 {
 		return account{}, refuse("the user is gone, or the service account may not read their entry")
 	}
 	if err != nil {
