@@ -97,9 +97,9 @@ func (p *pace) wait(ctx context.Context, n int) error {
 	return p.limiter.WaitN(ctx, n)
 }
 
-// Limits on complete reports that are still being received. All streams of one member share these limits. They are
-// needed because a member may have twelve tunnels, each report is held in memory until it is complete, and the agent
-// may be malicious. An agent that moves to another replica sends complete reports through two tunnels at once.
+// Limits on complete reports that are still being received. All streams of one member share these limits. They protect
+// the hub from a malicious agent: a member may have twelve tunnels, and each report is held in memory until it is
+// complete. An agent that moves to another replica sends complete reports through two tunnels at once.
 const (
 	maxOffered = 2 * (maxSets + maxPlans)          // bytes at once
 	offerRate  = rate.Limit(maxSets+maxPlans) / 10 // bytes per second
@@ -125,7 +125,7 @@ func newOffers() *reportBytes {
 	return &reportBytes{pace: rate.NewLimiter(offerRate, maxOffered), lines: rate.NewLimiter(lineRate, lineBurst)}
 }
 
-// take reports whether additional bytes may be held in memory, and counts these bytes if so.
+// take reports whether additional bytes may be held in memory. If so, it counts these bytes.
 func (o *reportBytes) take(bytes int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

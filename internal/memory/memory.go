@@ -81,12 +81,12 @@ func read() (allocated, live uint64) {
 	return gauge("/gc/heap/allocs:bytes"), gauge("/gc/heap/live:bytes")
 }
 
-// leastHeap is the minimum heap size that the runtime assumes, in bytes. The runtime does not collect less garbage than
-// GOGC percent of this size.
+// leastHeap is the minimum heap size that the runtime assumes, in bytes. The runtime does not start a collection until
+// the garbage exceeds GOGC percent of this size.
 const leastHeap = 4 << 20
 
-// leastObject is the minimum size of an object, in bytes, that the allocator does not combine with other objects in a
-// block. Objects that share a block keep each other alive.
+// leastObject is the minimum size, in bytes, of an object that does not share a memory block with other objects.
+// Objects that share a block keep each other alive.
 const leastObject = 16
 
 // collector determines, after each garbage collection, when the next collection starts. It never starts earlier than

@@ -216,7 +216,7 @@ func (t target) member() string {
 	return t.cluster.String()
 }
 
-// audited records the sender of a request and the user that the sender wants to impersonate, whether or not this is
+// audited records the sender of a request and the user whom the sender wants to impersonate, whether or not this is
 // permitted.
 func audited(r *http.Request, id identity.Identity) {
 	record := audit.From(r.Context())

@@ -37,7 +37,7 @@ func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
 	return seat, err
 }
 
-// tooMany returns a refusal that names the user or member that has too many requests.
+// tooMany returns a refusal that names the user or member with too many requests.
 func tooMany(c *call, full *limit.FullError) error {
 	kind := "requests"
 	if c.info.Long {
@@ -78,8 +78,8 @@ type clock struct {
 	ended bool
 }
 
-// start starts the clock. It calls late after it has run for the given limit without a pause. Each resume starts the
-// time again.
+// start starts the clock. The clock calls late when it has run for the given limit without a pause. Each call to resume
+// restarts the time from zero.
 func (c *clock) start(limit time.Duration, late func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -297,9 +297,9 @@ func preferences() *corev1ac.AffinityApplyConfiguration {
 			corev1ac.WeightedPodAffinityTerm().WithWeight(100).WithPodAffinityTerm(apart)))
 }
 
-// WithDefaults returns a Cluster's spec.agent with the hub's defaults for unset fields. A variable that the Cluster
-// sets replaces the hub's variable in both upper and lower case, because HTTPS_PROXY and https_proxy have the same
-// meaning.
+// WithDefaults returns a Cluster's spec.agent with the hub's defaults for unset fields. If the Cluster sets a variable,
+// it replaces both the uppercase and the lowercase form of the hub's variable, because HTTPS_PROXY and https_proxy have
+// the same meaning.
 func WithDefaults(agent, hub v1.Agent) v1.Agent {
 	agent.Image = cmp.Or(agent.Image, hub.Image)
 	agent.PriorityClassName = cmp.Or(agent.PriorityClassName, hub.PriorityClassName)

@@ -120,7 +120,7 @@ func (d *downloads) make() {
 	}
 }
 
-// serveHostAgent serves the agent's binary, so that a machine needs access only to the hub.
+// serveHostAgent serves the agent's binary. As a result, machines need access only to the hub.
 func (d *downloads) serveHostAgent(w http.ResponseWriter, r *http.Request) {
 	d.made.Do(d.make)
 	platform := r.PathValue("platform")

@@ -86,7 +86,7 @@ func OnChange(object client.Object, predicates ...predicate.Predicate) Trigger {
 	return func(b *builder.Builder) { b.For(object, builder.WithPredicates(predicates...)) }
 }
 
-// OnOwnedChange requests a reconcile of the owner when an owned object changes.
+// OnOwnedChange requests a reconcile of an object's owner when the object changes.
 func OnOwnedChange(object client.Object, options ...builder.OwnsOption) Trigger {
 	return func(b *builder.Builder) { b.Owns(object, options...) }
 }
@@ -147,7 +147,7 @@ func OnCall(register func(func(types.NamespacedName)), delay time.Duration) Trig
 	})
 }
 
-// RequestOnCall requests a reconcile of one object for each call of a callback, after a delay.
+// RequestOnCall requests a reconcile of one object, after a delay, for each call of a callback.
 func RequestOnCall(name types.NamespacedName, register func(func()), delay time.Duration) Trigger {
 	return OnCall(func(request func(types.NamespacedName)) { register(func() { request(name) }) }, delay)
 }
@@ -162,8 +162,8 @@ func RequestAllOnCall(list func(context.Context) ([]types.NamespacedName, error)
 type Find[T comparable] func(ctx context.Context, changed T) ([]types.NamespacedName, error)
 
 // LookUpOnCall looks up the objects that are affected by a callback, and requests their reconciles after a delay. The
-// callback does not wait for the lookup, because its caller may hold a lock that all members share. When thousands of
-// members change at the same time, one lookup can cover several changes to a member.
+// callback does not wait for the lookup, because its caller may hold a lock that is shared by all members. When
+// thousands of members change at the same time, one lookup can cover several changes to a member.
 func LookUpOnCall[T comparable](register func(func(T)), delay time.Duration, find Find[T]) Trigger {
 	return withQueue(func(ctx context.Context, q Queue) error {
 		changed := workqueue.NewTyped[T]()
@@ -195,7 +195,7 @@ func WithoutName(register func(func(types.NamespacedName))) func(func()) {
 	return func(f func()) { register(func(types.NamespacedName) { f() }) }
 }
 
-// Named returns a predicate that accepts only events for the named objects.
+// Named returns a predicate that accepts only events for objects with one of the given names.
 func Named(names ...types.NamespacedName) predicate.Predicate {
 	return predicate.NewPredicateFuncs(func(object client.Object) bool {
 		return slices.Contains(names, client.ObjectKeyFromObject(object))

@@ -261,11 +261,11 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return boundAnswer(response)
 }
 
-// maxKeys is the maximum number of keys that a provider may publish. If a token does not name its key, the signature is
-// checked with every key, and no deadline interrupts these checks. go-jose limits the size of each key.
+// maxKeys is the maximum number of keys that a provider may publish. If a token does not name its key, its signature is
+// checked with every key. No deadline interrupts these checks. go-jose limits the size of each key.
 const maxKeys = 64
 
-// boundAnswer reads the body of a response into memory. It returns an error if decoding the body would take a lot of
+// boundAnswer reads the body of a response into memory. It returns an error if decoding the body would take too much
 // memory. The libraries decode JSON into maps, and parse other content as a form.
 func boundAnswer(response *http.Response) (*http.Response, error) {
 	defer response.Body.Close()
