@@ -55,15 +55,16 @@ type Agent struct {
 	// +optional
 	NodeAgent bool `json:"nodeAgent,omitempty"`
 
-	// hostNetwork makes the agent's pods use the network and the resolver of their nodes, and lets them run on nodes that
-	// have no pod network yet. Set it if a Baseline installs the member's CNI plugin. The pods open no port on the node,
-	// and the API server's ClusterIP must be reachable from nodes. NetworkPolicies do not apply to such pods. Changes to
-	// hostNetwork take effect when the new manifest is applied in the member. hostNetwork defaults to false.
+	// hostNetwork makes the agent's pods use their nodes' network and DNS resolver, and lets them run on nodes that
+	// have no pod network yet. Set it if a Baseline installs the member's CNI plugin. The API server's ClusterIP must
+	// be reachable from the nodes. The pods do not open any ports on the nodes. NetworkPolicies do not apply to such
+	// pods. Changes to hostNetwork take effect when the new manifest is applied in the member. hostNetwork defaults to
+	// false.
 	// +optional
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 
-	// nodeSelector lists up to 16 labels that a node must have for the agent to run on it. By default the agent runs on
-	// any node and prefers control plane nodes.
+	// nodeSelector lists up to 16 labels that a node must have for the agent to run on it. By default, the agent can
+	// run on any node, but prefers control plane nodes.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +mapType=atomic
@@ -189,12 +190,14 @@ const (
 
 // AgentStatus describes the agent that serves a member.
 type AgentStatus struct {
-	// version is the version of the agent, for example "v0.1.0". With several replicas, it is the leader's version.
+	// version is the version of the agent, for example "v0.1.0". If the agent has several replicas, it is the version
+	// of the leader.
 	Version string `json:"version"`
 	// replicas is the number of agent replicas with an open tunnel.
 	Replicas int32 `json:"replicas"`
 
-	// image is the image in the last rollout of the agent's Deployment. It is empty if the image is not known yet.
+	// image is the image that the last rollout of the agent's Deployment used. It is empty if the image is not known
+	// yet.
 	// +optional
 	Image string `json:"image,omitempty"`
 
@@ -215,8 +218,8 @@ type AgentStatus struct {
 
 // AgentUpgrade describes the progress of one agent in an upgrade of all agents.
 type AgentUpgrade struct {
-	// revision identifies the settings that the hub applies to the Deployments of all agents. They consist of the image
-	// and the manager's built-in Deployment template.
+	// revision identifies the settings that the hub applies to the Deployments of all agents. These settings are the
+	// image and the manager's built-in Deployment template.
 	Revision string `json:"revision"`
 
 	// wave is the name of the wave that the Cluster belonged to when the upgrade of its agent started.
