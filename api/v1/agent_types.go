@@ -8,11 +8,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Agent configures the agent in the member. The hub applies changes through the agent's tunnel if the agent runs as the
-// Deployment from its manifest. If the updated agent does not become ready, it is rolled back, and the AgentUpToDate
-// condition reports the rollback. A user who can choose the agent's image, its nodes, or the hub that it trusts can
-// obtain the agent's rights. Setting any field except replicas and resources therefore requires the "update" verb on
-// clusters/agent. No workspace role includes this verb.
+// Agent configures the agent in the member. If the agent runs as the Deployment from its manifest, the hub applies
+// changes to it through the agent's tunnel. If the updated agent does not become ready, it is rolled back, and the
+// AgentUpToDate condition reports the rollback. A user who can choose the agent's image, its nodes, or the hub that it
+// trusts can obtain the agent's rights. Setting any field except replicas and resources therefore requires the "update"
+// verb on clusters/agent. No workspace role includes this verb.
 // +kubebuilder:validation:XValidation:rule="!has(self.nodeAgent) || !self.nodeAgent || !has(self.profile) || self.profile != 'ReadOnly'",message="nodeAgent requires the Full profile: node agents use the nodes' network, and a ReadOnly agent is not allowed to create such pods"
 type Agent struct {
 	// image is the container image of the agent. The default is the image in the hub's configuration.

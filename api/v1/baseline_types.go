@@ -79,9 +79,9 @@ type BaselineSpec struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	RoleTemplateName string `json:"roleTemplateName"`
 
-	// manifests are complete Kubernetes objects of any kind. Namespaced objects must name their namespace. Namespaces
-	// whose names begin with "drover-" are rejected. At most 256 items are allowed. Including the objects in from, a
-	// Baseline can contain at most 1000 objects of at most 64 kinds, with a total size of at most 4 MiB.
+	// manifests are complete Kubernetes objects of any kind. Namespaced objects must specify their namespace.
+	// Namespaces whose names begin with "drover-" are rejected. At most 256 items are allowed. Including the objects in
+	// from, a Baseline can contain at most 1000 objects of at most 64 kinds, with a total size of at most 4 MiB.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -111,7 +111,7 @@ type BaselineSpec struct {
 	// +kubebuilder:default=Repair
 	Drift DriftPolicy `json:"drift,omitempty"`
 
-	// conflicts determines what happens when another field manager owns a field that the Baseline starts to set. With
+	// conflicts determines what happens when another field manager owns a field that the Baseline begins to set. With
 	// Report, the default, the agent reports the conflict and leaves the object unchanged. With Take, the agent takes
 	// over the field. Either way, the object must belong to this Baseline.
 	// +optional
@@ -273,13 +273,13 @@ const (
 	ReasonForbidden = "Forbidden"
 	// ReasonDrifted means that another client has changed an object, and that spec.drift is Report.
 	ReasonDrifted = "Drifted"
-	// ReasonInvalidManifests means that the objects cannot be read, exceed a limit, or contain one object twice. Members
-	// keep the previous revision. The object becomes Stalled.
+	// ReasonInvalidManifests means that the objects cannot be read, exceed a limit, or contain the same object twice.
+	// Members keep the previous revision. The object becomes Stalled.
 	ReasonInvalidManifests = "InvalidManifests"
 	// ReasonSourceNotFound means that a ConfigMap or Secret in spec.from does not exist or does not have the label
 	// baselines.cluster.drover.dev/use. Members keep the previous revision.
 	ReasonSourceNotFound = "SourceNotFound"
-	// ReasonRevisionNotFound means that the hub does not keep the revision in spec.revision, or that the revision has
-	// another role template. Members keep the previous revision. The object becomes Stalled.
+	// ReasonRevisionNotFound means that the hub does not keep the revision in spec.revision, or that the revision has a
+	// different role template. Members keep the previous revision. The object becomes Stalled.
 	ReasonRevisionNotFound = "RevisionNotFound"
 )

@@ -118,9 +118,9 @@ type AuthorizedEndpoint struct {
 	Mode AuthorizedEndpointMode `json:"mode,omitempty"`
 
 	// server is the URL that users connect to, in the format https://<host> or https://<host>:<port>. In Agent mode,
-	// create a Service or a load balancer that forwards connections to port 6443 of the agent's pods. It must include pods
-	// that are not ready, because no pod is ready while the hub is unreachable. In APIServer mode, server is the address
-	// of the API server. If server is empty, users can reach the member only through the hub.
+	// create a Service or a load balancer that forwards connections to port 6443 of the agent's pods. It must also
+	// forward them to pods that are not ready, because no pod is ready while the hub is unreachable. In APIServer mode,
+	// server is the address of the API server. If server is empty, users can reach the member only through the hub.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
 	// +kubebuilder:validation:XValidation:rule="self.matches('^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[](([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,7}:|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,5}(:[0-9a-f]{1,4}){1,2}|([0-9a-f]{1,4}:){1,4}(:[0-9a-f]{1,4}){1,3}|([0-9a-f]{1,4}:){1,3}(:[0-9a-f]{1,4}){1,4}|([0-9a-f]{1,4}:){1,2}(:[0-9a-f]{1,4}){1,5}|[0-9a-f]{1,4}:(:[0-9a-f]{1,4}){1,6}|:((:[0-9a-f]{1,4}){1,7}|:))[]])(:[0-9]{1,5})?$')",message="must be https://<host> or https://<host>:<port>, in lower case and without a path"
