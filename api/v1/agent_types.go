@@ -106,12 +106,12 @@ type Agent struct {
 	// +kubebuilder:validation:MaxItems=8
 	ImagePullSecrets []PullSecret `json:"imagePullSecrets,omitempty"`
 
-	// env lists additional environment variables for the agent, at most 16. The allowed names are HTTPS_PROXY, HTTP_PROXY
+	// env lists up to 16 additional environment variables for the agent. The allowed names are HTTPS_PROXY, HTTP_PROXY
 	// and NO_PROXY (also in lower case), GOMEMLIMIT, GOGC, GOMAXPROCS, and the OpenTelemetry variables
 	// OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES,
-	// OTEL_SDK_DISABLED and OTEL_BSP_*. The hub and the agent both reject other names, because a variable could redirect
-	// the agent to another server. Anyone who can read the Cluster or its manifest can see the value field. Use the
-	// secretKey field for confidential values, such as a proxy password.
+	// OTEL_SDK_DISABLED and OTEL_BSP_*. The hub and the agent both reject other names, because a variable could
+	// redirect the agent to another server. Anyone who can read the Cluster or its manifest can see the value field.
+	// Use the secretKey field for confidential values, such as a proxy password.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -156,7 +156,7 @@ type AgentEnv struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Value string `json:"value,omitempty"`
 
-	// secretKey is the key of the Secret "drover-agent-env" that contains the value. Create the Secret in the agent's
+	// secretKey is the key that contains the value in the Secret "drover-agent-env". Create the Secret in the agent's
 	// namespace "drover-agent" in the member, manually or with GitOps. The hub cannot read it. The agent's pods do not
 	// start until the Secret and the key exist.
 	// +optional

@@ -186,7 +186,7 @@ type ConflictPolicy string
 // +kubebuilder:validation:Enum=Delete;Orphan
 type BaselineDeletionPolicy string
 
-// Values of the policies of a Baseline.
+// Values of a Baseline's policies.
 const (
 	DriftRepair DriftPolicy = "Repair"
 	DriftReport DriftPolicy = "Report"
@@ -247,9 +247,9 @@ type BaselineRevision struct {
 	Objects int32 `json:"objects"`
 }
 
-// Names that concern Baselines.
+// Names and limits of Baselines.
 const (
-	// LabelBaseline is on every object in a member that belongs to a Baseline. Its value is the name of the Baseline.
+	// LabelBaseline marks every object in a member that belongs to a Baseline. Its value is the name of the Baseline.
 	LabelBaseline = Group + "/baseline"
 
 	// LabelBaselinesUse with the value "true" on a ConfigMap or Secret in a workspace allows Baselines in the workspace
@@ -264,7 +264,7 @@ const (
 	MaxBaselineRevisions = 6
 )
 
-// Reasons of conditions of Baselines, in addition to the reasons of objects that are delivered to members.
+// Reasons of a Baseline's conditions, in addition to the reasons that apply to all objects delivered to members.
 const (
 	// ReasonUnhealthy means that an object in a member has failed, or has not become healthy within healthTimeout.
 	ReasonUnhealthy = "Unhealthy"

@@ -128,8 +128,8 @@ type PlanMember struct {
 	// "<complete>/<total>".
 	// +optional
 	Nodes string `json:"nodes,omitempty"`
-	// reason is the reason from the member's own Ready condition, or AgentTooOld, AgentReadOnly, NoLeader,
-	// IdentityMismatch, MembersAway or DeliveryFailed.
+	// reason is the reason of the Complete condition that the member reports for the plan, or Delivering, AgentTooOld,
+	// AgentReadOnly, NoLeader, IdentityMismatch, MembersAway or DeliveryFailed.
 	Reason string `json:"reason"`
 	// message gives details and says what to do.
 	// +optional
