@@ -56,7 +56,7 @@ type DroverMachineSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
 
-	// hostSelector selects the Hosts that the machine can claim by their labels. Only Hosts in the same namespace are
+	// hostSelector is a label selector for the Hosts that the machine can claim. Only Hosts in the same namespace are
 	// considered. By default, the machine can claim any available Host.
 	// +optional
 	HostSelector *metav1.LabelSelector `json:"hostSelector,omitempty"`
