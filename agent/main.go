@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command drover-agent connects the cluster in which it runs to a Drover hub.
+// Command drover-agent connects the cluster that it runs in to a Drover hub.
 package main
 
 import (
@@ -40,8 +40,8 @@ func main() {
 	}
 }
 
-// runError is the error with which the container's main process exits. Other commands, such as loglevel, can run in
-// the same container and must not replace the message of the main process.
+// runError is an error that makes the container's main process exit. Other commands, such as loglevel, can run in the
+// same container. They must not overwrite the termination message of the main process.
 type runError struct{ error }
 
 func (e *runError) Unwrap() error { return e.error }
@@ -69,11 +69,11 @@ func leaveMessage(path string, err error) {
 // setRuntime sets the runtime options that the environment does not set.
 func setRuntime(getenv func(string) string) {
 	if getenv("GOGC") == "" {
-		debug.SetGCPercent(50) // saves 7 MiB with 20,000 pods, and costs hardly any time
+		debug.SetGCPercent(50) // saves 7 MiB with 20,000 pods, at almost no cost in CPU time
 	}
 	if getenv("GOMAXPROCS") == "" {
-		// With a single thread, each request takes a fifth less CPU time, because requests do not move between threads. See
-		// docs/design/0060-garbage.md.
+		// With a single thread, requests do not move between threads. This reduces the CPU time per request by a fifth.
+		// See docs/design/0060-garbage.md.
 		runtime.GOMAXPROCS(1)
 	}
 }
@@ -98,8 +98,8 @@ func command() *cobra.Command {
 		Long: "Settings come from the environment, see docs/operations/agents.md.",
 		Args: cobra.NoArgs, RunE: run(daemon.ReadEnviron, daemon.Run), SilenceErrors: true, SilenceUsage: true,
 	}
-	// The command does not use cobra's own flag, because its template links text/template, which makes the linker keep
-	// every exported method of every type.
+	// Do not use cobra's own version flag. It links text/template, which makes the linker keep every exported method of
+	// every type.
 	root.Flags().BoolVarP(&askVersion, "version", "v", false, "version for drover-agent")
 	root.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "",
 		"kubeconfig of the cluster, for an agent that runs outside of it")
@@ -137,10 +137,10 @@ func command() *cobra.Command {
 	return root
 }
 
-// flushTimeout is the time limit for sending the last spans when the agent stops.
+// flushTimeout limits how long the agent sends its last spans when it stops.
 const flushTimeout = 2 * time.Second
 
-// environ is a function that reads the agent's settings.
+// environ reads the settings of the agent.
 type environ func(lookup func(string) (string, bool)) (daemon.Environ, error)
 
 // run reads the settings from the environment and runs the agent or another part of the binary.

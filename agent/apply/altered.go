@@ -15,12 +15,12 @@ import (
 
 const rbacGroup = "rbac.authorization.k8s.io"
 
-// alteredField returns the path of a field that the API server stored with a different value than the agent applied,
-// or "" if there is no such field. Admission in the member can change an object without leaving a trace in its
-// managed fields.
+// alteredField returns the path of a field whose stored value differs from the value that the agent applied, or "" if
+// there is no such field. Admission plugins in the member can change an object without leaving a trace in its managed
+// fields.
 //
-// It ignores additional labels and annotations, the status, and the API server's defaults. The path contains neither
-// list indexes nor keys of a Secret's data.
+// alteredField ignores additional labels and annotations, the status, and defaults set by the API server. The path
+// contains neither list indexes nor keys of a Secret's data.
 func alteredField(kind string, body, answer []byte) (string, error) {
 	var sent, stored map[string]any
 	if err := json.Unmarshal(body, &sent); err != nil {
@@ -97,7 +97,7 @@ func (c comparison) differ(sent, stored map[string]any) string {
 	return ""
 }
 
-// equal compares two values. If they differ, path is the path of the difference within the values, or "" if it is
+// equal compares two values. If they differ, path locates the difference within the values, or is "" if the location is
 // unknown.
 func (c comparison) equal(sent, stored any) (path string, same bool) {
 	switch mine := sent.(type) {
@@ -134,8 +134,8 @@ func (c comparison) equalAmounts(sent, stored any) bool {
 	return err == nil && invalid == nil && mine.Cmp(theirs) == 0
 }
 
-// mayAdd reports whether the value may be a default that the API server added. Only nil and empty lists count as
-// defaults, except for kinds that evolve. The defaults of those kinds may also be scalars or empty objects.
+// mayAdd reports whether the value may be a default that the API server added. In most kinds, only nil and empty lists
+// count as defaults. In kinds that evolve, scalars and empty objects count as well.
 func (c comparison) mayAdd(value any) bool {
 	switch v := value.(type) {
 	case nil:

@@ -3,9 +3,9 @@
 
 // Package apply applies the hub's sets in the member and repairs drift.
 //
-// A set is a group of objects that the hub sends. The agent stores each set as a Secret, applies the set's objects,
-// and removes objects that are no longer in the set. The agent also works while the hub is unreachable: it reacts
-// when namespaces are created or deleted, when objects drift, and when sets expire.
+// A set is a group of objects that the hub sends. The agent stores each set as a Secret, applies the set's objects, and
+// removes objects that are no longer in the set. The agent continues this work while the hub is unreachable: it
+// responds when namespaces are created or deleted, when objects drift, and when sets expire.
 // docs/design/0015-how-the-agent-applies.md explains the reasons for this design.
 package apply
 
@@ -31,19 +31,19 @@ import (
 
 // Options configure an Applier.
 type Options struct {
-	// Client sends requests to the API server. It decodes only the metadata of objects.
+	// Client accesses the API server. It decodes only object metadata.
 	Client  rest.Interface
 	Objects *kube.Objects
-	Kube    *kube.Client  // applies the objects of Baselines as their users
+	Kube    *kube.Client  // applies the objects of each Baseline as the Baseline's user
 	Secrets *kube.Secrets // Secrets in the agent's namespace
-	// Topic receives the states of sets for publication.
+	// Topic publishes the states of sets.
 	Topic *stream.Topic
 	// ReadOnly makes the Applier refuse all sets and write nothing.
 	ReadOnly bool
 	// LeftChanged is called when the result of Applier.Left or Applier.Unclaimed has changed. It may be nil.
 	LeftChanged func()
-	// Await blocks until a leader may start, and returns false if ctx is done first. If it is nil, a leader may start
-	// immediately.
+	// Await blocks until a new leader may start work, and returns false if ctx is done first. If Await is nil, a new
+	// leader starts immediately.
 	Await func(ctx context.Context) bool
 	// Now returns the current time. It defaults to time.Now.
 	Now func() time.Time
@@ -169,8 +169,8 @@ func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, l *leadership
 }
 
 // do responds with the state that f returns. If f takes longer than protocol.SetTimeout, the response is pending
-// instead, and the request remains queued. An error from f means that the replica is no longer the leader or that the
-// hub has disconnected.
+// instead, and the request remains queued. f returns an error if the replica is no longer the leader or if the hub has
+// disconnected.
 func (a *Applier) do(w http.ResponseWriter, r *http.Request, pending protocol.SetState,
 	f func(context.Context) (protocol.SetState, error)) {
 	ctx, cancel := context.WithTimeout(r.Context(), protocol.SetTimeout)

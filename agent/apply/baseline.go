@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// followBaseline remembers which sets contain a Baseline, and the values that Baselines refer to. If the values change,
-// it returns the IDs of the sets with a Baseline. The caller must hold mu.
+// followBaseline records whether the set contains a Baseline, and records the values that Baselines refer to. If the
+// values have changed, it returns the IDs of all sets with a Baseline. The caller must hold mu.
 func (t *state) followBaseline(s *localSet) (affected []string) {
 	if s.content.Baseline != nil {
 		t.baselines[s.id] = true
@@ -37,7 +37,7 @@ func (t *state) followBaseline(s *localSet) (affected []string) {
 	return slices.Collect(maps.Keys(t.baselines))
 }
 
-// baselinePass is the part of a pass that concerns the set's Baseline.
+// baselinePass handles the set's Baseline during a pass.
 type baselinePass struct{ pass *pass }
 
 // keep applies the objects of the Baseline. It waits while the set has a problem, because the binding that grants the
@@ -63,7 +63,8 @@ func (b baselinePass) keep(ctx context.Context, state *protocol.SetState) {
 	b.note(result)
 }
 
-// beginning returns the state of a Baseline of which no object is known to be healthy. It is nil for other sets.
+// beginning returns the initial state of a Baseline, in which no object is known to be healthy. It returns nil if the
+// set has no Baseline.
 func beginning(content *set.BaselineContent) *protocol.BaselineState {
 	if content == nil {
 		return nil
@@ -71,7 +72,7 @@ func beginning(content *set.BaselineContent) *protocol.BaselineState {
 	return &protocol.BaselineState{Revision: content.Revision, Objects: int32(len(content.Objects))}
 }
 
-// meanwhile returns the state that is published while a pass continues: the last one, unless the revision is new.
+// meanwhile returns the state to publish during a pass. This is the previous state, unless the revision is new.
 func (b baselinePass) meanwhile() *protocol.BaselineState {
 	now := beginning(b.pass.set.content.Baseline)
 	last := b.pass.leader.publisher.state(b.pass.set.id).Baseline
@@ -104,8 +105,8 @@ func (b baselinePass) note(result baseline.Result) {
 	}
 }
 
-// retried reports whether another pass may solve one of the problems. Objects in the other phases have been applied,
-// and their watch starts the next pass.
+// retried reports whether another pass may solve one of the problems. Objects in other phases have already been
+// applied, and a watch event for them starts the next pass.
 func retried(problems map[ref]protocol.SetObject) bool {
 	for _, o := range problems {
 		switch o.Phase {

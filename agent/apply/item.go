@@ -80,9 +80,10 @@ func hardOf(o *unstructured.Unstructured) (corev1.ResourceList, error) {
 	return hard, nil
 }
 
-// phases groups the objects in the order in which they are applied: namespaces, other objects, quotas that shrink, and
-// quotas that grow. With this order, an amount that moves from one namespace to another is never granted twice. A quota
-// that shrinks for some resources and grows for others is applied twice, the first time with only the reductions.
+// phases groups the objects by the order in which they are applied: namespaces, other objects, quotas that shrink, and
+// quotas that grow. This order ensures that an amount is never granted twice while it moves from one namespace to
+// another. A quota that shrinks for some resources and grows for others is applied twice, the first time with only the
+// reductions.
 func phases(items []item, held map[string]corev1.ResourceList) ([4][]item, error) {
 	var out [4][]item
 	for _, it := range items {
@@ -127,7 +128,7 @@ func change(held, wanted corev1.ResourceList) (shrinks, grows bool) {
 	return shrinks, grows
 }
 
-// lesser returns a quota that limits each resource to the smaller of its current and its desired amount.
+// lesser returns a quota with the smaller of the current and the desired limit for each resource.
 func (it item) lesser(held corev1.ResourceList) (item, error) {
 	o := &unstructured.Unstructured{}
 	if err := o.UnmarshalJSON(it.body); err != nil {
@@ -148,8 +149,8 @@ func (it item) lesser(held corev1.ResourceList) (item, error) {
 
 // added returns the path of a field that another field manager has added to the object, and the name of that manager.
 // It returns "" if there is no such field. It ignores metadata and status. Server-side apply leaves such a field in
-// place, even though it can defeat the object's purpose, for example by restricting a quota to some scopes or by adding
-// a condition to a policy.
+// place. The field can defeat the object's purpose, for example by restricting a quota to some scopes or by adding a
+// condition to a policy.
 func added(managed []metav1.ManagedFieldsEntry) string {
 	var ours map[string]any
 	for i := range managed {
@@ -181,8 +182,8 @@ func fieldsOf(f *metav1.ManagedFieldsEntry) map[string]any {
 	return fields
 }
 
-// beside returns the path of a field that is in theirs but not in ours. It omits the keys of list items from the path,
-// because they can contain values.
+// beside returns the path of a field that is in theirs but not in ours. The path omits the keys of list items, because
+// the keys can contain values.
 func beside(theirs, ours map[string]any) string {
 	for _, key := range slices.Sorted(maps.Keys(theirs)) {
 		if key == "." {

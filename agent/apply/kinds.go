@@ -25,8 +25,8 @@ const (
 	kindRoleBinding        = "RoleBinding"
 )
 
-// catalogue maps the name of each kind that the agent may apply to the kind. The agent watches these kinds, and its
-// ClusterRole grants access to them. The agent rejects objects of any other kind that the hub sends.
+// catalogue contains the kinds that the agent may apply, by name. The agent watches these kinds, and its ClusterRole
+// grants access to them. The agent rejects objects of any other kind.
 type catalogue map[string]protocol.ObjectKind
 
 func newCatalogue() catalogue {
@@ -65,8 +65,8 @@ func (c catalogue) path(r ref) string {
 	return collection(c[r.kind], r.namespace) + "/" + r.name
 }
 
-// collection returns the API path of the objects of a kind, either in one namespace or, if the namespace is empty,
-// in all namespaces.
+// collection returns the API path for the objects of a kind in a namespace. If the namespace is empty, the path covers
+// all namespaces.
 func collection(k protocol.ObjectKind, namespace string) string {
 	root := "/apis/" + k.APIVersion
 	if k.APIVersion == "v1" {

@@ -19,7 +19,8 @@ const (
 	// of concurrent writes that are overdue. API servers count both against the agent's concurrency limit.
 	quickLane = 16
 	slowLane  = 48
-	// probeLane is the maximum number of slow-lane writes that test whether a hanging place responds again.
+	// probeLane is the maximum number of slow-lane writes that may be probes. A probe tests whether a hanging place
+	// responds again.
 	probeLane = 32
 	// overdue is how long a write may stay in the quick lane.
 	overdue = 200 * time.Millisecond
@@ -28,12 +29,12 @@ const (
 	// writeTimeout is the timeout for one write. It exceeds the default webhook timeout of 10 s, so a write still
 	// succeeds if a webhook that fails open does not respond.
 	writeTimeout = 15 * time.Second
-	// troubleMemory is how long the state of a hanging place is kept after the last write to that place.
+	// troubleMemory is how long the state of a hanging place is kept in memory after the last write to that place.
 	troubleMemory = 10 * time.Minute
 )
 
-// place returns the destination of a write: a namespace, or a cluster-scoped object. Admission webhooks may hang for
-// some places and not for others.
+// place returns the destination of a write, which is a namespace or a cluster-scoped object. An admission webhook may
+// hang for some places and respond for others.
 func (r ref) place() string {
 	switch {
 	case r.kind == kindNamespace:
@@ -44,7 +45,7 @@ func (r ref) place() string {
 	return r.String()
 }
 
-// hangingError is returned for a write to a place in which earlier writes hang.
+// hangingError is returned for a write to a place where earlier writes are hanging.
 type hangingError struct{ place string }
 
 func (e *hangingError) Error() string {
@@ -75,7 +76,7 @@ type trouble struct {
 	hangs   bool
 	again   time.Time       // earliest time of the next probe
 	refused map[string]bool // IDs of the sets whose writes were refused
-	changed chan struct{}   // closed when the place starts to hang or responds
+	changed chan struct{}   // closed when the place begins to hang or responds
 }
 
 func newLanes(recovered func(ids []string)) *lanes {
@@ -128,8 +129,8 @@ func (l *lanes) do(ctx context.Context, place, id string, write func(context.Con
 	}
 }
 
-// admit decides whether a write to a place starts as a probe, waits, or is refused. If all results are nil, the write
-// may start in the quick lane.
+// admit decides whether a write to a place starts as a probe, must wait, or is refused. If all results are nil, the
+// write may start in the quick lane.
 func (l *lanes) admit(place, id string) (probe *admitted, wait <-chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -224,7 +225,7 @@ func (t *trouble) hang(again time.Time) {
 }
 
 // end removes a finished write from its lane. It marks the write's place as hanging if the write failed after hangTime
-// or was canceled by delay. The stopped parameter is true if the caller's context has ended.
+// or was canceled by delay. stopped is true if the caller's context is done.
 func (l *lanes) end(w *admitted, err error, stopped bool) {
 	l.mu.Lock()
 	w.ended = true
@@ -267,8 +268,8 @@ func newQueue(now func() time.Time) workqueue.TypedRateLimitingInterface[string]
 	)
 }
 
-// timeOfDay is a clock that follows changes to the system time. The queue checks the clock every ten seconds, so if the
-// system time is set forward past a set's expiry time, the set becomes due soon afterward.
+// timeOfDay is a clock that follows changes to the system time. The queue checks it every ten seconds. If the system
+// time is set forward past a set's expiry time, the set therefore becomes due soon afterward.
 type timeOfDay struct {
 	clock.RealClock
 	now func() time.Time

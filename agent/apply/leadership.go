@@ -33,21 +33,21 @@ const (
 	// parallelSaves is the maximum number of sets that are stored in parallel. When many sets arrive together, most of
 	// them are applied before they are stored.
 	parallelSaves = 4
-	// settle is the delay between an event and the resulting pass, so that one pass can handle several events. The
-	// agent's own writes also cause events.
+	// settle is the delay between an event and the resulting pass. It lets a pass handle several events. The agent's
+	// own writes also cause events.
 	settle = 10 * time.Millisecond
-	// loadRetry is how long to wait after an error before the stored sets are read again.
+	// loadRetry is the delay after an error before the stored sets are read again.
 	loadRetry = time.Second
 )
 
-// request is the hub's latest request for a set, together with the callers that are waiting for the result.
+// request is the latest request from the hub for a set. It records the callers that are waiting for the result.
 type request struct {
 	wanted  *set.Set // nil to remove the set
 	content set.Content
 	results []chan<- protocol.SetState
 }
 
-// leadership is the state of a replica while it is the leader.
+// leadership holds the state of a replica while the replica is the leader.
 type leadership struct {
 	options   Options
 	catalogue catalogue
@@ -73,8 +73,8 @@ type state struct {
 	asked     map[string]request         // requests that no pass has picked up yet, by set ID
 	ids       map[string]string          // set IDs by label
 	project   map[string]map[string]bool // for each project, the IDs of the sets that depend on its namespaces
-	owners    map[ref]string             // ID of the set that owns the object
-	waiting   map[ref]map[string]bool    // IDs of other sets that contain the object
+	owners    map[ref]string             // ID of the set that owns each object
+	waiting   map[ref]map[string]bool    // IDs of the other sets that contain each object
 	applied   map[ref]applied
 	roles     roleSets
 	found     map[string]time.Time // when a ClusterRole that belongs to no set was last found, by name
@@ -108,7 +108,7 @@ func newLeadership(ctx context.Context, o Options) *leadership {
 	return l
 }
 
-// run applies sets and repairs drift until the leadership ends, which ends ctx.
+// run applies sets and repairs drift until ctx is done, which happens when the leadership ends.
 func (l *leadership) run(ctx context.Context) {
 	if !l.options.Await(ctx) {
 		return
@@ -152,9 +152,9 @@ func (l *leadership) work(ctx context.Context) {
 	}
 }
 
-// collection describes which objects of a kind to watch. The collection is optional, because the agent cannot have
-// applied objects of a kind that the API server does not serve or that the agent is not allowed to read. All Namespaces
-// are watched, because a Namespace that has left a project no longer has a label.
+// collection describes which objects of a kind to watch. The collection is optional: if the API server does not serve a
+// kind, or if the agent is not allowed to read it, the agent cannot have applied objects of that kind. All Namespaces
+// are watched, because a Namespace loses its label when it leaves a project.
 func (l *leadership) collection(k protocol.ObjectKind) watch.Collection {
 	c := watch.Collection{Client: l.options.Client, Path: collection(k, ""), Labels: v1.LabelSet, Optional: true,
 		Log: l.options.Log}
@@ -274,7 +274,7 @@ func (l *leadership) changed(r ref, before, now *object) {
 	}
 }
 
-// movedBetween returns the projects that a Namespace leaves or joins through a change.
+// movedBetween returns the projects that a Namespace leaves or joins when it changes from before to now.
 func movedBetween(before, now *object) map[string]bool {
 	projects := map[string]bool{}
 	if before != nil && now != nil && before.project == now.project && before.uid == now.uid &&
@@ -305,7 +305,7 @@ func (l *leadership) drifted(r ref, now *object) string {
 	return l.state.ids[now.set]
 }
 
-// reconcile handles the hub's pending request for a set if there is one. It then runs a pass.
+// reconcile handles the pending request for a set, if any, and then runs a pass.
 func (l *leadership) reconcile(ctx context.Context, id string) {
 	if l.reconcileOther(ctx, id) {
 		return
@@ -359,7 +359,7 @@ func (l *leadership) put(ctx context.Context, wanted *set.Set, content set.Conte
 	return l.ask(ctx, wanted.ID, request{wanted: wanted, content: content})
 }
 
-// remove removes a set and its objects. A set that is unknown to this leader may also have objects in the member.
+// remove removes a set and its objects. The objects may exist even if the set is unknown to this leader.
 func (l *leadership) remove(ctx context.Context, id string) (protocol.SetState, error) {
 	return l.ask(ctx, id, request{})
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// localSet is a set in the member. It exists from the hub's first request until all of the set's objects have been
-// removed. A localSet is handled by one goroutine at a time, which owns the fields below label.
+// localSet is a set in the member. It exists from the first request from the hub until all objects of the set have been
+// removed. Only one goroutine at a time handles a localSet. That goroutine owns the fields below label.
 type localSet struct {
 	id    string
 	label string
@@ -27,7 +27,7 @@ type localSet struct {
 	quotas   *quotas // nil until the quotas have been read
 	// published is when the state of a Baseline was last published.
 	published time.Time
-	// removed is the time of the first pass that removes the set.
+	// removed is when the first pass to remove the set ran.
 	removed time.Time
 }
 

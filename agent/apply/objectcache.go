@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// fieldManager is the name of the field manager with which the agent applies sets.
+// fieldManager is the field manager that the agent uses to apply sets.
 const fieldManager = protocol.FieldManager
 
 // object is the cached state of an object in the member.
@@ -36,7 +36,7 @@ type object struct {
 // readObject extracts the cached state from an object's metadata.
 func readObject(r ref, meta *metav1.ObjectMeta) object {
 	o := object{uid: meta.UID, version: meta.ResourceVersion, deleting: meta.DeletionTimestamp != nil}
-	// Sets share Namespaces and do not own them, so Namespaces do not have the managed-by label.
+	// Namespaces do not have the managed-by label, because sets share them and do not own them.
 	o.set = meta.Labels[v1.LabelSet]
 	o.mark, o.other = kube.Mark(meta.ManagedFields, fieldManager)
 	if r.kind == kindNamespace {
@@ -49,7 +49,7 @@ func readObject(r ref, meta *metav1.ObjectMeta) object {
 
 type objectStore = watch.Store[*metav1.PartialObjectMetadata, object]
 
-// objectCache caches objects in the member: objects with a set's label, namespaces of projects, and objects that the
+// objectCache caches objects in the member: objects with a set label, namespaces of projects, and objects that the
 // agent has just written.
 type objectCache map[string]*objectStore // by kind
 
@@ -96,7 +96,7 @@ func (c objectCache) of(set string) []ref {
 }
 
 // ours returns all objects in which the field manager "drover" owns fields, and the set labels of these objects. It
-// ignores users' copies of such objects, even if the copies have the same labels.
+// ignores copies that users made of such objects, even if the copies have the same labels.
 func (c objectCache) ours() (all []ref, sets []string) {
 	for kind, objects := range c {
 		objects.Each(func(n watch.Name, o object) {

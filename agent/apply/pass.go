@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// pass applies a set to the member and publishes the resulting state. The end of the leadership ends ctx.
+// pass applies a set to the member and publishes the resulting state. ctx is done when the leadership ends.
 func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 	p := &pass{
 		leader: l, set: s, now: l.options.Now(),
@@ -33,8 +33,8 @@ func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 	case gone && l.taken(s):
 	case gone:
 		p.removeObjects(ctx)
-	// A set with an expiry time is stored before it is applied. Otherwise, if the agent exited in between, the set's
-	// objects could remain forever.
+	// A set with an expiry time is stored before it is applied. Otherwise, the set's objects could remain forever if
+	// the agent exited between the two steps.
 	case s.wanted.ExpiresAt == nil || saved():
 		p.keep(ctx, &state)
 	}
@@ -124,8 +124,8 @@ func (p *pass) problem(r ref, phase protocol.SetPhase, message string) {
 	p.problems[r] = protocol.SetObject{Object: r.String(), Phase: phase, Message: message}
 }
 
-// fail records an error as the problem with an object. After the end of the leadership, which ends ctx, it records
-// nothing, because the next leader continues.
+// fail records an error as the problem with an object. It records nothing once ctx is done, because the leadership has
+// ended and the next leader continues.
 func (p *pass) fail(ctx context.Context, r ref, err error) {
 	if err != nil && ctx.Err() == nil {
 		phase, message := explain(r, err)
@@ -136,8 +136,8 @@ func (p *pass) fail(ctx context.Context, r ref, err error) {
 // save stores the set unless it is already stored, and reports whether the set is now stored.
 //
 // A set is applied before it is stored, and the response is sent after both steps. If the agent exits before the set is
-// stored, the hub receives no response and sends the set again. Until then, the next agent applies the version that was
-// stored previously or, if there is none, leaves the objects unchanged.
+// stored, the hub receives no response and sends the set again. Until then, the next agent applies the previously
+// stored version. If there is none, it leaves the objects unchanged.
 func (p *pass) save(ctx context.Context) bool {
 	s := p.set
 	if s.deleting || s.kept.unsaved == nil {
@@ -233,7 +233,7 @@ func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 }
 
 // roleTime is how long the agent assumes that an existing ClusterRole still exists. This saves requests when many
-// bindings to the same few roles arrive together.
+// bindings to the same role arrive together.
 const roleTime = time.Second
 
 // lookForRole returns an error if the ClusterRole does not exist.
@@ -359,8 +359,8 @@ func (p *pass) applyAll(ctx context.Context, items []item) {
 	each(ctx, items, func(it item) { p.applyOne(ctx, it) })
 }
 
-// each calls f for each item, and returns when all calls have returned. At most share of these calls run in parallel.
-// It starts no more calls after ctx is done.
+// each calls f for each item, with at most share calls in parallel, and returns when all calls have returned. It starts
+// no further calls once ctx is done.
 func each[T any](ctx context.Context, items []T, f func(T)) {
 	var running sync.WaitGroup
 	places := make(chan struct{}, share)

@@ -16,7 +16,7 @@ import (
 // publishAfter is the interval at which the state of a long pass is published.
 const publishAfter = 2 * time.Second
 
-// publishMeanwhile publishes the state of a long pass at intervals, until the returned function is called.
+// publishMeanwhile publishes the state of a long pass at regular intervals until the returned function is called.
 func (p *pass) publishMeanwhile(state *protocol.SetState) (over func()) {
 	ended := false // guarded by p.mu
 	var timer *time.Timer

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// leftAgain is the interval at which a read-only agent checks whether an administrator has removed the sets that were
-// delivered before the agent became read-only.
+// leftAgain is how often a read-only agent looks for sets that were delivered before it became read-only. An
+// administrator has to remove these sets.
 const leftAgain = 30 * time.Second
 
 // maxLeft is the maximum number of sets that Left returns.
@@ -25,7 +25,7 @@ func (a *Applier) Left() []string {
 	return a.left
 }
 
-// lookForLeft lists the remaining sets at intervals until ctx is done.
+// lookForLeft lists the remaining sets at regular intervals until ctx is done.
 func (a *Applier) lookForLeft(ctx context.Context) {
 	tick := time.NewTicker(leftAgain)
 	defer tick.Stop()

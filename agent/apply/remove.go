@@ -18,8 +18,8 @@ import (
 // set ID.
 const orphans = "/"
 
-// seen records that a stored set has had its first pass. Once all stored sets have had their first pass, it is known
-// which namespaces no set needs, and seen queues the release of these namespaces.
+// seen records that a stored set has completed its first pass. Once all stored sets have done so, it is known which
+// namespaces no set needs, and seen queues their release.
 func (l *leadership) seen(id string) {
 	l.state.mu.Lock()
 	_, was := l.state.unseen[id]
@@ -122,8 +122,8 @@ func (l *leadership) removeOne(ctx context.Context, id string) (remaining []stri
 }
 
 // prune removes objects that have the set's label but are no longer in the set. It does not delete Namespaces, but
-// removes the agent's fields from them. It skips objects in a terminating namespace, because Kubernetes deletes them
-// together with the namespace.
+// removes the agent's fields from them. It skips objects in a terminating namespace, because Kubernetes deletes these
+// objects along with the namespace.
 func (p *pass) prune(ctx context.Context) {
 	for _, r := range p.leader.unclaim(p.set, p.wanted) {
 		if r.kind == kindNamespace {
@@ -156,7 +156,7 @@ func (p *pass) releaseNamespace(ctx context.Context, r ref) {
 	p.fail(ctx, r, p.leader.releaseNamespace(ctx, p.set.id, r))
 }
 
-// maxTries is the maximum number of attempts to delete an object that other clients keep changing.
+// maxTries is the maximum number of attempts to delete an object that other clients change at the same time.
 const maxTries = 3
 
 // delete deletes an object if its resource version is unchanged. After a conflict, delete reads the object again and

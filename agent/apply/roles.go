@@ -17,14 +17,15 @@ import (
 )
 
 // patientPasses is the number of consecutive passes for which a binding may wait for its role before it counts as
-// failed. A binding often has to wait, because it is delivered at the same time as its role.
+// failed. Such waits are common, because a binding and its role are often delivered at the same time.
 const patientPasses = 4
 
 // roleSets indexes the sets by the names of the ClusterRoles that they contain and bind. state.mu guards it.
 type roleSets struct {
 	bring map[string]map[string]bool
 	bind  map[string]map[string]bool
-	// last contains the sets with a Baseline that is being removed. Its objects are deleted with the rights of the role.
+	// last contains the sets whose Baseline is being removed. The rights of the role are required to delete the
+	// Baseline's objects.
 	last map[string]map[string]bool
 }
 
@@ -96,15 +97,15 @@ func lastRoles(s *localSet) (names []string) {
 	return names
 }
 
-// rolesAgain is how often a role that is to be removed checks whether a Baseline still needs it.
+// rolesAgain is how often to check whether a Baseline still needs a role that is to be removed.
 const rolesAgain = time.Second
 
-// rolesGrace is how long a role remains for a Baseline that is not being removed. When a Baseline is deleted, the hub
-// withdraws the Baseline and its role at the same time, in any order.
+// rolesGrace is how long a withdrawn role is kept for a Baseline that is not being removed yet. When a Baseline is
+// deleted, the hub withdraws the Baseline and its role at the same time, and either request may arrive first.
 const rolesGrace = 5 * time.Second
 
-// awaitBaselines reports whether a role of the set must remain because a Baseline removes its objects with the rights
-// of the role, or may be about to do so. It reports the role as Pending, and schedules another pass.
+// awaitBaselines reports whether a role of the set must remain because a Baseline uses the role's rights to remove its
+// objects, or may be about to do so. In that case, it reports the role as Pending and schedules another pass.
 func (p *pass) awaitBaselines() (waits bool) {
 	if p.set.removed.IsZero() {
 		p.set.removed = p.now
@@ -198,8 +199,7 @@ func (l *leadership) roleState(role string) roleState {
 }
 
 // whyNotBound returns the reason why a role must not be bound, or "" if it may be bound. A role that another client
-// created or keeps changing could grant unintended rights. The away result is true if an existing binding must be
-// removed.
+// created or keeps changing could grant unintended rights. away is true if an existing binding must be removed.
 func (s roleState) whyNotBound(role string, passes int) (phase protocol.SetPhase, message string, away bool) {
 	altered := s.problem != nil && (s.problem.Phase == protocol.SetConflict || s.problem.Phase == protocol.SetFighting)
 	switch {
@@ -256,7 +256,7 @@ func (p *pass) waits() bool {
 	return false
 }
 
-// unbind removes a binding to a role that another client has changed, or that no set contains any longer.
+// unbind removes a binding to a role that another client has changed or that no set contains anymore.
 func (p *pass) unbind(ctx context.Context, r ref, why string) {
 	if now, known := p.leader.cache.get(r); !known || now.set != p.set.label {
 		return

@@ -24,7 +24,7 @@ import (
 const (
 	// secretType is the type of the Secrets that hold sets.
 	secretType corev1.SecretType = v1.Group + "/set"
-	// partSize is the maximum size, in bytes, of the part of a set that one Secret holds.
+	// partSize is the maximum number of bytes of a set that are stored in one Secret.
 	partSize = 900_000
 
 	keySet    = "set"    // a part of the set's JSON
@@ -127,8 +127,8 @@ type saved struct {
 	kept    kept
 }
 
-// load reads all stored sets. It skips sets that cannot be read, and returns their errors in the second result. The
-// hub sends the skipped sets again.
+// load reads all stored sets. It skips sets that it cannot read, and returns the errors for these sets in the second
+// result. The hub sends the skipped sets again.
 func (s store) load(ctx context.Context) ([]saved, []error, error) {
 	secrets, err := s.secrets.List(ctx, secretType)
 	if err != nil {
@@ -159,7 +159,7 @@ func (s store) load(ctx context.Context) ([]saved, []error, error) {
 	}
 	for name := range byName {
 		if strings.HasPrefix(name, "set-") && !used[name] && len(broken) == 0 {
-			_ = s.secrets.Delete(ctx, name) // remains from an interrupted write
+			_ = s.secrets.Delete(ctx, name) // left over from an interrupted write
 		}
 	}
 	return all, broken, nil

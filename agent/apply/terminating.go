@@ -39,8 +39,7 @@ func (p *pass) reportTerminating(ctx context.Context, namespaces []item) {
 	}
 }
 
-// whyTerminating returns a message that states when the deletion of a namespace started and what delays the
-// deletion.
+// whyTerminating returns a message that says when the deletion of a namespace started and what is delaying it.
 func whyTerminating(ns *corev1.Namespace) string {
 	var causes []string
 	for _, c := range ns.Status.Conditions {

@@ -17,8 +17,8 @@ import (
 // It is not a valid set ID.
 const unclaimedEntry = "///"
 
-// unclaimedSettle is the delay between the first sign of an unclaimed object and the search for unclaimed objects.
-// When a backup is restored, objects appear one by one, so more of them may follow.
+// unclaimedSettle is the delay between the first sign of an unclaimed object and the search for all unclaimed objects.
+// When a backup is restored, objects appear one by one, so more unclaimed objects may follow.
 const unclaimedSettle = time.Second
 
 // maxUnclaimed is the maximum number of unclaimed objects that are reported.
@@ -36,9 +36,9 @@ func (l *leadership) mayBeUnclaimed(r ref, now *object) bool {
 	return !wanted && (!known || now.mark == 0)
 }
 
-// reviewUnclaimed finds objects that appeared without their sets, for example when a backup was restored, and publishes
-// the sets. The hub then deletes the sets that are not required. Objects that the agent did not apply are reported but
-// never deleted, because any user with write access to an object can set its labels.
+// reviewUnclaimed finds objects that appeared without their sets, for example when a backup was restored. It publishes
+// these sets, and the hub deletes the ones that are not required. Objects that the agent did not apply are reported but
+// never deleted, because anyone with write access to an object can set its labels.
 func (l *leadership) reviewUnclaimed() {
 	select {
 	case <-l.ready:
@@ -68,7 +68,7 @@ func (l *leadership) reviewUnclaimed() {
 }
 
 // leftPrefix is the prefix of substitute IDs. A set that an earlier agent left behind gets a substitute ID if its label
-// contains a hash, because the real ID cannot be derived from a hash.
+// contains a hash. The real ID cannot be derived from the hash.
 const leftPrefix = "left/"
 
 // labelOf returns the label of the set with the given ID.
@@ -87,9 +87,9 @@ func leftID(label string) string {
 	return leftPrefix + label
 }
 
-// offerLeft publishes sets that are not stored, but whose labels are on objects in the member. Such sets remain if the
-// Secrets of an earlier agent were lost. The hub sends the sets that are still required again, and the agent takes over
-// their objects. The hub deletes the other sets.
+// offerLeft publishes sets that are not stored, but whose labels are on objects in the member. Such sets exist if the
+// Secrets of an earlier agent were lost. If a set is still required, the hub sends it again, and the agent takes over
+// its objects. The hub deletes the other sets.
 func (l *leadership) offerLeft() {
 	_, labels := l.cache.ours()
 	for _, label := range labels {

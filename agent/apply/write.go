@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// applied records the last write of an object.
+// applied describes the last write of an object.
 type applied struct {
 	hash  [sha256.Size]byte
 	mark  uint64
@@ -133,7 +133,8 @@ func fightMessage(now object, known bool) string {
 		"that delivers it"
 }
 
-// watchBudget reports a fight until the budget has been reset, and schedules a pass for that time.
+// watchBudget reports a fight over the object until the repair budget has been reset, and schedules a pass for that
+// time.
 func (p *pass) watchBudget(r ref) {
 	p.mu.Lock()
 	b := p.set.budgets[r]
@@ -249,8 +250,8 @@ func (p *pass) update(ctx context.Context, it item, uid types.UID) (*metav1.Part
 	return meta, err
 }
 
-// inspect returns the UID of an object that belongs to the agent, or "" if it does not exist. If the object belongs to
-// another owner, the error names the owner.
+// inspect returns the UID of an object that belongs to the agent, or "" if the object does not exist. If the object has
+// a different owner, the error names that owner.
 func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, error) {
 	meta, err := p.leader.options.Objects.Meta(ctx, p.leader.catalogue.path(r))
 	if notFound(err) {
@@ -262,8 +263,8 @@ func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, err
 	switch now := readObject(r, &meta.ObjectMeta); {
 	case now.set == p.set.label && meta.Labels[v1.LabelManagedBy] == v1.ManagedBy:
 		return now.uid, nil
-	// The labels were removed, but the UID proves that this is the agent's object. Managed fields would not prove it,
-	// because any client can write them.
+	// The labels were removed, but the UID proves that this is the agent's object. Managed fields are no proof, because
+	// any client can write them.
 	case now.set == "" && last.uid != "" && last.uid == now.uid:
 		return now.uid, nil
 	case now.set != "":
@@ -312,8 +313,8 @@ func (c catalogue) bare(r ref, uid types.UID) []byte {
 
 func notFound(err error) bool { return apierrors.IsNotFound(err) }
 
-// explain returns the phase and the message for an error. An error from the API server can repeat values that the
-// agent has sent, so the message contains only the names of fields.
+// explain returns the phase and the message for an error. An error from the API server can contain values that the
+// agent sent, so the message includes only field names.
 func explain(r ref, err error) (protocol.SetPhase, string) {
 	if f := (*foreignError)(nil); errors.As(err, &f) {
 		return protocol.SetConflict, f.message

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package daemon connects the parts of the agent and runs them until it is stopped.
+// Package daemon assembles the parts of the agent and runs them.
 package daemon
 
 import (
@@ -39,17 +39,17 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// These constants control the shutdown. The pod's grace period must exceed StopTimeout by 10 s.
+// These constants control the shutdown. The pod's termination grace period must exceed StopTimeout by at least 10 s.
 const (
 	// StopTimeout is how long requests in progress, such as shells, may continue after the agent has been asked to
 	// stop. The hub closes the agent's tunnels once no requests are in progress, so an idle agent exits immediately.
 	StopTimeout = 2 * time.Minute
 
-	watchTimeout   = 5 * time.Second // for watches of old hubs; newer hubs end watches themselves, between two events
+	watchTimeout   = 5 * time.Second // for watches from old hubs; newer hubs end watches themselves, between two events
 	goodbyeTimeout = time.Second     // for requests that are still open after StopTimeout
 )
 
-// uidRetry is how long to wait before another request to an API server that did not respond.
+// uidRetry is the delay before retrying a request to an API server that did not respond.
 const uidRetry = time.Second
 
 // Options configure Run.
@@ -107,14 +107,13 @@ func Run(ctx context.Context, o Options) error {
 	return <-probing
 }
 
-// restorePause is how long the agent pauses after its cluster has been restored, so that the other replicas notice that
-// the Lease comes from a backup. They read the Lease every 2 s.
+// restorePause is how long the agent pauses after its cluster has been restored. The other replicas, which read the
+// Lease every 2 s, need this time to notice that the Lease is from a backup.
 const restorePause = 5 * time.Second
 
-// runAnew runs the agent, and restarts it whenever its cluster is restored from a backup, because the data that the
-// agent read before the restore is out of date. The process does not exit, because some agents have no kubelet that
-// would restart them, and because restarting the process takes time. Users' requests in progress continue through the
-// old tunnel.
+// runAnew runs the agent and, whenever its cluster is restored from a backup, runs it again, because the data that it
+// read before the restore is out of date. The process does not exit, because a new process would take time to start,
+// and some agents have no kubelet to restart them. User requests in progress continue through the old tunnel.
 func (a *agent) runAnew(ctx context.Context) {
 	defer a.links.Wait()
 	for a.run(ctx) {
@@ -125,7 +124,7 @@ func (a *agent) runAnew(ctx context.Context) {
 	}
 }
 
-// agent holds the parts of the agent that depend on each other.
+// agent holds the interdependent parts of the agent.
 type agent struct {
 	options   Options
 	client    *kube.Client
@@ -161,7 +160,7 @@ func newAgent(o Options) (*agent, error) {
 	return a, err
 }
 
-// errRestored is the cause of cancellation when the cluster has been restored from a backup.
+// errRestored is the cancellation cause when the cluster has been restored from a backup.
 var errRestored = errors.New("the cluster was restored from a backup")
 
 // run sends reports and maintains the link until ctx is done, the agent is uninstalled, or the cluster is restored. It
@@ -241,8 +240,8 @@ func (a *agent) newIdentity(uid string, nodeAgent bool) *identity.Keeper {
 	})
 }
 
-// newLink returns the agent's link to the hub. The told function is called with the reasons why the link cannot
-// connect. It is nil in a node agent, because the replicas report these reasons.
+// newLink returns the agent's link to the hub. The told function is called with the reason whenever the link cannot
+// connect. It is nil in a node agent, because the replicas report the reason.
 func (a *agent) newLink(keeper *identity.Keeper, told func(string), h http.Handler) *link.Link {
 	return link.New(link.Options{
 		Target: keeper.Target, Changed: keeper.Changed, Told: told, Handler: h, Patient: told == nil,
@@ -250,7 +249,8 @@ func (a *agent) newLink(keeper *identity.Keeper, told func(string), h http.Handl
 	})
 }
 
-// whileWatched returns the context for forwarded watches. This context is canceled watchTimeout after ctx is done.
+// whileWatched returns the context for forwarded watches. It is canceled after watchTimeout has passed since ctx was
+// done.
 func whileWatched(ctx context.Context) (context.Context, context.CancelFunc) {
 	watches, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(watchTimeout, end) })
@@ -309,8 +309,8 @@ func (a *agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// alive reports whether the link is alive. It also returns true if there is no link yet, because the agent is waiting
-// for its API server.
+// alive reports whether the link is alive. It also returns true if there is no link yet, because then the agent is
+// still waiting for its API server.
 func (a *agent) alive() bool {
 	l := a.link.Load()
 	return l == nil || l.Alive()
@@ -340,9 +340,9 @@ func (a *agent) tunnelConfig() tunnel.Config {
 	return cfg
 }
 
-// routes maps paths to the handlers for the hub's requests. A path that ends in a slash stands for all paths under it.
-// routes is not an http.ServeMux, because a ServeMux cleans paths, and the paths of requests to the API server must
-// remain unchanged.
+// routes maps paths to the handlers for requests from the hub. A path that ends in a slash matches all paths under it.
+// routes is not an http.ServeMux, because a ServeMux cleans paths. The paths of requests to the API server must remain
+// unchanged.
 type routes map[string]http.Handler
 
 // ServeHTTP passes a request to the handler for its path.

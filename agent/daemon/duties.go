@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// duties contains the agent's tasks in its member. Every replica sends reports. The leader carries out all other tasks.
+// duties are the agent's tasks in the member. Every replica sends reports. Only the leader performs the other tasks.
 type duties struct {
 	stream     *stream.Stream
 	reporter   *report.Reporter
@@ -85,7 +85,7 @@ func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, rest
 	return d
 }
 
-// run sends reports until ctx is done, and carries out the leader's tasks whenever this replica is elected.
+// run sends reports until ctx is done, and performs the leader's tasks whenever this replica is the leader.
 func (d *duties) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -109,12 +109,12 @@ func (d *duties) lead(ctx context.Context) {
 	}
 }
 
-// reportFirst limits how long work on sets and plans waits for the hub to read a report.
+// reportFirst is how long work on sets and plans waits, at most, for the hub to read a report.
 const reportFirst = 5 * time.Second
 
-// awaitReport returns when the hub has read a report, or after reportFirst. It returns false if ctx is done first. If
-// many agents start on the same machines at the same time, the delay lets members become Ready before requests for sets
-// and plans use the CPU.
+// awaitReport returns when the hub has read a report, or after reportFirst. It returns false if ctx is done first. When
+// many agents start on the same machines at the same time, this delay lets members become Ready before work on sets and
+// plans uses the CPU.
 func (d *duties) awaitReport(ctx context.Context) bool {
 	waited, cancel := context.WithTimeout(ctx, reportFirst)
 	defer cancel()

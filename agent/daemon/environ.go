@@ -17,8 +17,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// defaultListen is the address for probes, and defaultDirectListen is the address for users who do not connect through
-// the hub. Clients connect to both addresses from outside the pod, so neither address is on the loopback interface.
+// defaultListen is the address for probes. defaultDirectListen is the address for users who bypass the hub. Neither is
+// a loopback address, because clients connect from outside the pod.
 const (
 	defaultListen       = ":8080"
 	defaultDirectListen = ":6443"
@@ -29,7 +29,7 @@ type Environ struct {
 	// Servers are the hub's base URLs without a trailing slash. The preferred URL comes first. There is at least one
 	// URL.
 	Servers []string
-	// Checksums are the checksums of the CA certificates to trust.
+	// Checksums contains the checksums of trusted CA certificates.
 	Checksums []string
 	// Trust is Pinned or System.
 	Trust v1.Trust
@@ -42,7 +42,8 @@ type Environ struct {
 	TunnelDataDebug bool
 	// Namespace is the namespace of the agent.
 	Namespace string
-	// HostNetwork is true if the agent is on the network of its node. It then opens no port there, and ignores Listen.
+	// HostNetwork is true if the agent uses the network of its node. In that case, the agent opens no port and ignores
+	// Listen.
 	HostNetwork bool
 	// Listen is the address for probes.
 	Listen string
@@ -64,7 +65,7 @@ func aliases() map[string]string {
 }
 
 // Socket returns the path of the Unix socket for probes and for changing the log level. It reads no other settings,
-// because the commands that connect to the socket need none.
+// because the commands that use the socket need no others.
 func Socket(lookup func(string) (string, bool)) string {
 	r := reader{lookup: lookup}
 	return r.text(protocol.EnvSocket, filepath.Join(os.TempDir(), "drover-agent.sock"))
@@ -122,8 +123,8 @@ type reader struct {
 	errs   []error
 }
 
-// value returns the value of a variable, or of its alias if the variable is not set, and the name under which the value
-// was found.
+// value returns the value of a variable. If the variable is not set, value returns the value of its alias. found is the
+// name of the variable that was used.
 func (r *reader) value(name string) (found, value string) {
 	if v, ok := r.lookup(name); ok && strings.TrimSpace(v) != "" {
 		return name, strings.TrimSpace(v)
@@ -155,8 +156,8 @@ func (r *reader) boolean(name string) bool {
 	return b
 }
 
-// oneOf returns the value of a variable for which two values are allowed, or the default value if the variable is not
-// set.
+// oneOf returns the value of a variable that allows two values. If the variable is not set, oneOf returns the standard
+// value.
 func oneOf[T ~string](r *reader, name string, standard, other T) T {
 	value := T(r.text(name, string(standard)))
 	if value != standard && value != other {

@@ -25,7 +25,7 @@ const (
 	// errorSettles is how long the agent waits without a tunnel before it writes the cause to the annotation. When a hub
 	// restarts, agents usually reconnect sooner, so they do not write the annotation.
 	errorSettles = 10 * time.Second
-	// errorPause is the minimum time between writing two different errors.
+	// errorPause is the minimum time between two writes of different errors.
 	errorPause = time.Minute
 	// annotateTimeout is the timeout for writing the annotation.
 	annotateTimeout = 10 * time.Second
@@ -33,8 +33,8 @@ const (
 	maxLastError = 512
 )
 
-// lastError maintains an annotation in the cluster with the reason why the agent is not connected. The annotation is
-// for users who cannot reach the hub. It writes only when the reason changes.
+// lastError maintains an annotation in the cluster that says why the agent is not connected. The annotation is for
+// users who cannot reach the hub. lastError writes it only when the reason changes.
 type lastError struct {
 	write func(ctx context.Context, text string) error
 	wake  chan struct{}
@@ -45,15 +45,15 @@ type lastError struct {
 	told bool       // whether the link has ever reported its state
 }
 
-// newLastError returns a lastError. The write function sets the annotation to a text, or removes the annotation if the
-// text is empty.
+// newLastError returns a lastError. The write function sets the annotation to the given text, or removes the annotation
+// if the text is empty.
 func newLastError(write func(ctx context.Context, text string) error, log logr.Logger) *lastError {
 	return &lastError{write: write, wake: make(chan struct{}, 1), log: log}
 }
 
 // annotate returns a function that sets the annotation of the agent's Deployment. Every new leader removes the
-// annotation, but usually there is none. The function therefore reads the Deployment first, because a read is cheaper
-// for the API server than a write.
+// annotation, but usually there is none. The function therefore reads the Deployment first, because reads are cheaper
+// than writes for the API server.
 func annotate(get func(context.Context) (*appsv1.Deployment, error),
 	set func(ctx context.Context, key, value string) error) func(context.Context, string) error {
 	return func(ctx context.Context, text string) error {
@@ -87,7 +87,7 @@ func (e *lastError) state() (text string, told bool) {
 // lead keeps the annotation up to date until ctx is done. Only the leader does this, because the replicas share one
 // annotation. The annotation therefore describes the leader's connection.
 func (e *lastError) lead(ctx context.Context) {
-	var failing, next time.Time // when the tunnel was lost; the earliest time to write another error
+	var failing, next time.Time // the time when the tunnel was lost, and the earliest time to write another error
 	const unknown = "text that another process wrote, or that may have been written although the write failed"
 	written := unknown
 	await.Loop(ctx, e.wake, func(ctx context.Context) time.Duration {
@@ -118,7 +118,7 @@ func (e *lastError) lead(ctx context.Context) {
 	})
 }
 
-// put writes the text with the current time. It returns false if the write should be retried.
+// put writes the text together with the current time. It returns false if the write should be retried.
 func (e *lastError) put(ctx context.Context, text string) bool {
 	ctx, cancel := context.WithTimeout(ctx, annotateTimeout)
 	defer cancel()

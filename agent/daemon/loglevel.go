@@ -18,7 +18,7 @@ import (
 	"syscall"
 )
 
-// levelBody is a request or response body in the format of zap's HTTP handler for levels.
+// levelBody is the body of a request or response, in the format of zap's HTTP handler for log levels.
 type levelBody struct {
 	Level string `json:"level,omitempty"`
 	Error string `json:"error,omitempty"`
@@ -29,7 +29,7 @@ type levelBody struct {
 // is listening on the path, listenSocket returns an error.
 func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	if conn, err := (&net.Dialer{Timeout: exchangeTimeout}).DialContext(ctx, "unix", path); err == nil {
-		_ = conn.Close() // the connection only shows that an agent is listening
+		_ = conn.Close() // the connection was needed only to find out that an agent is listening
 		return nil, fmt.Errorf("listen at %s: another agent already listens there: set DROVER_SOCKET to another path", path)
 	}
 	// The socket is created under another name and renamed once its mode has been set, so that other users can never open
@@ -52,7 +52,7 @@ func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// serveSocket serves requests on a listener from listenSocket until ctx ends, and then removes the socket.
+// serveSocket serves requests on a listener from listenSocket until ctx is done, and then removes the socket.
 func serveSocket(ctx context.Context, listener net.Listener, path string, h http.Handler) error {
 	err := serve(ctx, listener, h)
 	if removed := os.Remove(path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
@@ -64,7 +64,7 @@ func serveSocket(ctx context.Context, listener net.Listener, path string, h http
 	return nil
 }
 
-// SetLogLevel sets the log level of the agent that is listening on a socket, and returns the new level.
+// SetLogLevel sets the log level of the agent that is listening on the given socket. It returns the new level.
 func SetLogLevel(ctx context.Context, path, level string) (string, error) {
 	if level != "debug" && level != "info" {
 		return "", fmt.Errorf("set log level: %q is not a level: use debug or info", level)
@@ -107,7 +107,8 @@ func askAgent(req *http.Request, socket string) (*http.Response, error) {
 	return resp, err
 }
 
-// Probe returns an error unless the agent that is listening on a socket reports success at a path, such as /readyz.
+// Probe requests a path, such as /readyz, from the agent that is listening on the socket. It returns an error unless
+// the agent reports success.
 func Probe(ctx context.Context, socket, path string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
 	if err != nil {

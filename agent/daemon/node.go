@@ -21,8 +21,8 @@ import (
 
 // RunNode runs a node agent until ctx is done. While no replica of the agent is connected, one of the member's node
 // agents opens a tunnel using the replicas' identity. It serves the API, reports the API server's health, and accepts
-// the hub's settings. The leader's tasks wait until a replica is connected. A node agent does not listen on any port,
-// because the port would be open on the node itself.
+// the hub's settings. The leader's tasks wait until a replica is connected. A node agent listens on no port, because
+// the port would be open on the node itself.
 func RunNode(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -81,8 +81,8 @@ func (a *agent) serveAsNode(ctx context.Context, uid string, keeper *identity.Ke
 }
 
 // RunDirect reviews tokens for the node's API server until ctx is done. It does not communicate with the hub. It can
-// read only two Secrets: the Secret that the hub delivers for direct access, and the Secret with the CA that the agent
-// has created.
+// read only two Secrets: the direct-access Secret that the hub delivers, and the Secret with the CA that the agent
+// created.
 func RunDirect(ctx context.Context, o Options) error {
 	a, err := newAgent(o)
 	if err != nil {

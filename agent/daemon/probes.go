@@ -17,7 +17,7 @@ const (
 	shutdownTimeout = time.Second     // timeout for requests that are in progress when the agent stops
 )
 
-// probes serves /healthz with the result of alive, /readyz with the result of ready, and /metrics.
+// probes returns a handler that serves the result of alive at /healthz, the result of ready at /readyz, and /metrics.
 func probes(alive, ready func() bool, metrics http.Handler) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics)
@@ -43,7 +43,7 @@ func serveProbes(ctx context.Context, listener net.Listener, h http.Handler) err
 	return nil
 }
 
-// serve handles small requests on a listener until ctx is done.
+// serve handles short requests on a listener until ctx is done.
 func serve(ctx context.Context, listener net.Listener, h http.Handler) error {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: exchangeTimeout, ReadTimeout: exchangeTimeout, WriteTimeout: exchangeTimeout,
@@ -52,7 +52,7 @@ func serve(ctx context.Context, listener net.Listener, h http.Handler) error {
 	stop := context.AfterFunc(ctx, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()
-		_ = server.Shutdown(ctx) // connections that are still open are closed when the process exits
+		_ = server.Shutdown(ctx) // any open connections are closed when the process exits
 	})
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

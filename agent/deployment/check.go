@@ -35,8 +35,7 @@ const (
 	minDigest, maxDigest = 16, 64 // in bytes
 )
 
-// Decode decodes a Deployment and rejects unknown fields, because the agent cannot check a field that it does not
-// know.
+// Decode decodes a Deployment. It rejects unknown fields, because the agent cannot check them.
 func Decode(raw []byte) (*appsv1.Deployment, error) {
 	d := &appsv1.Deployment{}
 	decoder := json.NewDecoder(bytes.NewReader(raw))
@@ -50,15 +49,15 @@ func Decode(raw []byte) (*appsv1.Deployment, error) {
 	return d, nil
 }
 
-// Setup contains the properties of an agent that are defined by its manifest. The hub cannot change them.
+// Setup contains the properties of an agent that its manifest defines and that the hub cannot change.
 type Setup struct {
 	// Namespace is the namespace of the agent.
 	Namespace string
-	// Profile is the profile that the agent was installed with. The rights of the agent's account depend on the
-	// profile, and only the manifest grants these rights.
+	// Profile is the profile that the agent was installed with. It determines the rights of the agent's account, which
+	// only the manifest grants.
 	Profile v1.AgentProfile
-	// HostNetwork is true if the agent was installed on the network of its nodes. The pod security level of its namespace
-	// depends on this, and only the manifest sets the level.
+	// HostNetwork is true if the agent was installed with the network of its nodes. It determines the pod security
+	// level of the agent's namespace, which only the manifest sets.
 	HostNetwork bool
 }
 
@@ -92,8 +91,8 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	}
 	for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
 		for name := range list {
-			// Any other resource might be advertised by only one node. Requesting it would place the agent and its key on that
-			// node.
+			// Any other resource might exist on only one node. A request for it would place the agent and its key on
+			// that node.
 			if name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage {
 				return fmt.Errorf("its container asks for %s: an agent may ask for cpu, memory and ephemeral-storage only", name)
 			}
@@ -113,8 +112,8 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	return same(rest, own(setup))
 }
 
-// checkEnv returns an error if the environment contains a variable that is not known to be harmless. Other variables
-// could make the agent connect to the wrong API server or hub, or write its token to its log.
+// checkEnv returns an error if the environment contains a variable that is not known to be harmless. Such a variable
+// could make the agent connect to the wrong API server or hub, or log its token.
 func checkEnv(env []corev1.EnvVar, setup Setup) error {
 	values := make(map[string]string, len(env))
 	for i := range env {
@@ -180,7 +179,7 @@ func blank(d *appsv1.Deployment) {
 }
 
 // copyHubFields copies the pod fields that the hub controls. Check accepts any value in these fields. They are also
-// copied to the pods of the DaemonSets that accompany the agent's Deployment.
+// copied from the agent's Deployment to the DaemonSets that accompany it.
 func copyHubFields(to, from *corev1.PodSpec) {
 	to.Tolerations, to.Affinity, to.NodeSelector = from.Tolerations, from.Affinity, from.NodeSelector
 	to.PriorityClassName, to.ImagePullSecrets = from.PriorityClassName, from.ImagePullSecrets
@@ -193,7 +192,7 @@ func copyHubFields(to, from *corev1.PodSpec) {
 	}
 }
 
-// own returns the agent's Deployment as defined in the manifest, without the fields that the hub controls.
+// own returns the agent's Deployment as the manifest defines it, without the fields that the hub controls.
 func own(setup Setup) *appsv1.Deployment {
 	pod := ownPod()
 	if setup.HostNetwork {
@@ -244,8 +243,8 @@ func ownPod() corev1.PodSpec {
 	}
 }
 
-// onHostNetwork returns the spec of the agent's pod on the network of its node. The pod opens no port: the kubelet's
-// probes run a command in the container.
+// onHostNetwork returns the spec of the agent's pod, changed so that the pod uses the network of its node. The pod
+// opens no port: instead, the kubelet's probes run a command in the container.
 func onHostNetwork(pod corev1.PodSpec) corev1.PodSpec {
 	pod.HostNetwork, pod.DNSPolicy = true, corev1.DNSDefault
 	main := &pod.Containers[0]
@@ -259,7 +258,7 @@ func onHostNetwork(pod corev1.PodSpec) corev1.PodSpec {
 	return pod
 }
 
-// same returns an error that names the first field in which two Deployments differ, or nil.
+// same returns nil if two Deployments are equal. Otherwise, the error names the first field that differs.
 func same(got, want *appsv1.Deployment) error {
 	var fields [2]any
 	for i, d := range []*appsv1.Deployment{got, want} {

@@ -24,9 +24,9 @@ type Handler struct {
 	Log   logr.Logger
 }
 
-// ServeHTTP responds to PUT with 202 once the Deployment is stored for the leader, or with 422 and the reason if this
-// agent does not accept the Deployment. The hub may send the Deployment to any replica, because the replicas share the
-// Secret in which it is stored.
+// ServeHTTP responds to PUT with 202 once the Deployment is stored for the leader. If the agent does not accept the
+// Deployment, ServeHTTP responds with 422 and the reason. The hub may send the Deployment to any replica, because the
+// replicas share the Secret that stores it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	raw, ok := protocol.ReadPut(w, r, "deployment", maxBody)
 	if !ok {

@@ -1,8 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deployment changes the agent's own Deployment as the hub requests, restores the previous one if the new one
-// does not become ready, and removes the agent.
+// Package deployment changes the agent's own Deployment at the hub's request, and restores the previous version if the
+// new version does not become ready.
+//
+// It also removes the agent.
 package deployment
 
 import (
@@ -31,14 +33,14 @@ import (
 const (
 	retryAfter     = 5 * time.Second // delay after a failed request; doubles up to maxRetry
 	maxRetry       = 5 * time.Minute
-	unmanagedAfter = time.Minute // how often to check again while there is no Deployment that the agent may change
+	unmanagedAfter = time.Minute // how often to check for a Deployment that the agent may change
 	rewatchAfter   = 5 * time.Second
 	callTimeout    = 10 * time.Second
 	maxMessage     = 512 // the maximum size of a message in a report, in bytes
 )
 
 // These limits protect the API server if another controller keeps reverting the Deployment or if Drover has a bug. A
-// normal change takes five writes.
+// normal change requires five writes.
 const (
 	writesAtOnce = 60
 	writeEvery   = 10 * time.Second
@@ -51,15 +53,15 @@ type Options struct {
 	NodeLease  *kube.Lease      // the Lease that node agents use to elect a leader
 	Direct     *kube.DaemonSet  // DaemonSet of the pods that review users' tokens for API servers
 	Secrets    *kube.Secrets    // Secrets in the agent's namespace
-	// Nodes returns the number of nodes in the member, and reports whether the number is known. Call Keeper.Wake when the
-	// number changes.
+	// Nodes returns the number of nodes in the member and reports whether the number is known. Call Keeper.Wake when it
+	// changes.
 	Nodes func() (int32, bool)
-	// Changed is called when Keeper.Report has changed.
+	// Changed is called when the result of Keeper.Report has changed.
 	Changed func()
 	Log     logr.Logger
 }
 
-// Keeper changes the agent's Deployment as the hub requests while this replica is the leader.
+// Keeper changes the agent's Deployment at the hub's request while this replica is the leader.
 type Keeper struct {
 	options Options
 	store   store
@@ -98,7 +100,7 @@ func (k *Keeper) Report() *protocol.Deployment {
 // Wake makes the Keeper check the Deployment again.
 func (k *Keeper) Wake() { await.Signal(k.wake) }
 
-// Lead keeps the Deployment in the state that the hub requested until ctx is done.
+// Lead keeps the Deployment in the requested state until ctx is done.
 func (k *Keeper) Lead(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -133,8 +135,8 @@ func (k *Keeper) follow(ctx context.Context, open func(context.Context) (watch.I
 	}
 }
 
-// settle performs steps until no more steps are due. It returns the time until the next check, or 0 if the Keeper can
-// wait for the next event.
+// settle performs steps until none is due. It returns the time until the next check, or 0 if the Keeper can wait for an
+// event.
 func (k *Keeper) settle(ctx context.Context) time.Duration {
 	for ctx.Err() == nil {
 		again, err := k.step(ctx)
@@ -200,7 +202,7 @@ func (k *Keeper) step(ctx context.Context) (again *time.Duration, err error) {
 	return nil, k.act(ctx, o, s, secret)
 }
 
-// pause returns how long to wait before the next write, or 0 to write immediately.
+// pause returns how long to wait before the next write. The result is 0 if the write may start immediately.
 func (k *Keeper) pause() time.Duration {
 	reservation := k.writes.Reserve()
 	pause := reservation.Delay()

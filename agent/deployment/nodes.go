@@ -28,10 +28,10 @@ import (
 // nodeAgentsOn is the value of v1.AnnotationNodeAgent if there are node agents.
 const nodeAgentsOn = "true"
 
-// nodesEvery is the interval at which a DaemonSet is applied again to repair it.
+// nodesEvery is how often a DaemonSet is applied again to repair any changes.
 const nodesEvery = time.Minute
 
-// nodesReadyWithin is the time within which at least one of the DaemonSet's pods must become ready after a change.
+// nodesReadyWithin is how long the first of a DaemonSet's pods may take to become ready after a change.
 const nodesReadyWithin = 5 * time.Minute
 
 // daemonSet returns the DaemonSet of node agents that accompanies the agent's Deployment. Fields that the hub
@@ -52,8 +52,8 @@ func daemonSet(d *appsv1.Deployment) *appsv1.DaemonSet {
 	return beside(d, protocol.NodeAgentName, pod)
 }
 
-// podBeside returns the spec of a pod that runs a subcommand of the agent in its node's network, on any Linux node.
-// Except for the node selector, the fields that the hub controls are copied from the Deployment.
+// podBeside returns the spec of a pod that runs a subcommand of the agent on any Linux node, using the network of the
+// node. The fields that the hub controls, except for the node selector, are copied from the Deployment.
 func podBeside(d *appsv1.Deployment, command string) corev1.PodSpec {
 	pod := ownPod()
 	copyHubFields(&pod, &d.Spec.Template.Spec)
@@ -90,7 +90,7 @@ func beside(d *appsv1.Deployment, name string, pod corev1.PodSpec) *appsv1.Daemo
 }
 
 // nodesEnd is how long pods may take to stop after their DaemonSet has been deleted. Node agents are notified of the
-// deletion immediately, and from then on take no part in elections.
+// deletion immediately, and take no part in elections from then on.
 const nodesEnd = time.Minute
 
 // daemonSetKeeper maintains one DaemonSet that accompanies the agent's Deployment while this replica is the leader.
@@ -107,13 +107,13 @@ type daemonSetKeeper struct {
 
 // kept is the state of a DaemonSet that the leader keeps in memory.
 type kept struct {
-	removed bool      // neither the DaemonSet nor the Lease of its pods exists
+	removed bool      // neither the DaemonSet nor its pods' Lease exists
 	ending  time.Time // when pods of a deleted DaemonSet will have stopped
 	applied []byte    // the JSON of the DaemonSet that was last applied
 	taken   bool      // whether the API server has accepted the applied DaemonSet
 	at      time.Time // when the DaemonSet was last applied
 	since   time.Time // when the DaemonSet was first applied in this form
-	problem string    // why there are no pods even though there should be some
+	problem string    // why the expected pods do not exist
 }
 
 // nodeAgents returns the DaemonSet of node agents, or nil if the Deployment requests none.
@@ -124,9 +124,9 @@ func nodeAgents(live *appsv1.Deployment) *appsv1.DaemonSet {
 	return daemonSet(live)
 }
 
-// keep updates the DaemonSet to match the agent's Deployment once the Deployment has been rolled out, so that the
-// DaemonSet's pods run only versions that have already connected to the hub. keep returns the time until the next
-// check, or 0 to wait for the next change.
+// keep updates the DaemonSet to match the agent's Deployment. It does so only once the Deployment has been rolled out,
+// so that the DaemonSet's pods run only versions that have already connected to the hub. keep returns the time until
+// the next check, or 0 to wait for the next change.
 func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now time.Time) (time.Duration, error) {
 	set := n.wanted(live)
 	if set == nil {
@@ -185,10 +185,10 @@ func withoutPods(s appsv1.DaemonSetStatus, applied time.Duration) string {
 		s.DesiredNumberScheduled)
 }
 
-// remove removes the DaemonSet, and then the Lease that its pods use to elect a leader, because pods that are still
-// running would create the Lease again. Each new leader removes both once. remove returns the time until the next
-// check, or 0 to wait for the next change. An older manifest grants no rights to the DaemonSet. In that case, neither
-// the DaemonSet nor the Lease exists.
+// remove removes the DaemonSet and then the Lease that its pods use to elect a leader. The order matters, because
+// running pods would create the Lease again. Each new leader removes both once. remove returns the time until the next
+// check, or 0 to wait for the next change. If an older manifest grants no rights to the DaemonSet, neither the
+// DaemonSet nor the Lease exists.
 func (n *daemonSetKeeper) remove(ctx context.Context, now time.Time) (time.Duration, error) {
 	if n.problem = ""; n.removed {
 		return 0, nil
@@ -215,15 +215,15 @@ func (n *daemonSetKeeper) remove(ctx context.Context, now time.Time) (time.Durat
 const controlPlane = "node-role.kubernetes.io/control-plane"
 
 // directSet returns the DaemonSet whose pods review users' tokens for API servers, or nil if the Deployment does not
-// request this DaemonSet. The pods run on control plane nodes, regardless of the Deployment's other node settings. They
-// use their own account, which can read the hub's data for direct access, but none of the agent's data.
+// request one. The pods run on control plane nodes, regardless of the node settings in the Deployment. They use a
+// separate account, which can read the direct-access data from the hub, but none of the agent's data.
 func directSet(live *appsv1.Deployment) *appsv1.DaemonSet {
 	if live.Annotations[v1.AnnotationDirectAccess] != string(v1.AuthorizedEndpointAPIServer) {
 		return nil
 	}
 	pod := podBeside(live, "direct")
 	pod.ServiceAccountName = protocol.DirectName
-	pod.TerminationGracePeriodSeconds = nil // use the Kubernetes default
+	pod.TerminationGracePeriodSeconds = nil // the Kubernetes default applies
 	pod.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: controlPlane, Operator: corev1.NodeSelectorOpExists}},

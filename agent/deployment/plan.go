@@ -16,11 +16,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// stuckMargin is added to the sum of the progress deadlines of all replicas. A change fails after this total time if
-// no Deployment controller reports progress.
+// stuckMargin is added to the sum of the progress deadlines of all replicas. If no Deployment controller reports
+// progress within the total, the change fails.
 const stuckMargin = 30 * time.Second
 
-// observed is the state that a step depends on.
+// observed is the state that determines the next step.
 type observed struct {
 	record record
 	live   *appsv1.Deployment
@@ -33,7 +33,7 @@ type observed struct {
 type act int
 
 const (
-	stay    act = iota // wait for a change, or until step.again has passed
+	stay    act = iota // wait for a change or until step.again has passed
 	write              // write step.record
 	apply              // apply record.Wanted
 	restore            // restore record.Previous
@@ -49,8 +49,8 @@ type step struct {
 	again    time.Duration // time after which the step may change without an event; 0 if only an event can change it
 }
 
-// next determines the next step. It has no side effects, and its input is stored in the member, so any replica can
-// continue where another replica stopped.
+// next determines the next step. It has no side effects, and its input is stored in the member. Any replica can
+// therefore continue where another replica stopped.
 func next(o observed) step {
 	r, live := o.record, digestOf(o.live)
 	to := func(p phase) step {
@@ -87,8 +87,8 @@ func next(o observed) step {
 			return to(done) // a user has applied another Deployment; it is kept
 		}
 	}
-	// A Deployment that a user has scaled to 0 remains at 0, as with a HorizontalPodAutoscaler. Otherwise, the leader
-	// would revert the scaling just before it stops.
+	// A Deployment that a user has scaled to 0 stays at 0, as it would with a HorizontalPodAutoscaler. Otherwise, the
+	// leader would undo the scaling just before it stops.
 	if want, known := o.replicas(o.live); known && replicasOf(o.live) != want && replicasOf(o.live) != 0 {
 		return step{act: scale, replicas: want}
 	}
@@ -115,7 +115,8 @@ func nextApplying(o observed, to func(phase) step) step {
 	return step{again: left}
 }
 
-// replicas returns how many replicas a Deployment should have, and whether the agent determines this number.
+// replicas returns the desired number of replicas of a Deployment, and reports whether the agent determines this
+// number.
 func (o observed) replicas(d *appsv1.Deployment) (want int32, known bool) {
 	if d.Annotations[v1.AnnotationAgentReplicas] != v1.AgentReplicasByNodes || o.nodes == 0 {
 		return 0, false
@@ -152,7 +153,7 @@ func deadlineExceeded(d *appsv1.Deployment) bool {
 	return false
 }
 
-// progressDeadline returns how long a change may take if no controller reports progress.
+// progressDeadline returns the time limit for a change while no controller reports progress.
 func progressDeadline(d *appsv1.Deployment) time.Duration {
 	deadline := int32(600) // the Kubernetes default
 	if d.Spec.ProgressDeadlineSeconds != nil {
@@ -175,8 +176,8 @@ func snapshot(d *appsv1.Deployment) []byte {
 	return raw
 }
 
-// setAnnotations returns a copy of the annotations in "all". The copy takes the hub's annotations from the Deployment
-// "from". If "from" lacks an annotation that only the hub sets, the copy lacks this annotation too.
+// setAnnotations returns a copy of the annotations in "all". The hub's annotations in the copy are taken from the
+// Deployment "from". If "from" lacks an annotation that only the hub sets, the copy lacks it as well.
 func setAnnotations(all map[string]string, from *appsv1.Deployment) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, all)
@@ -198,7 +199,7 @@ func report(o observed) *protocol.Deployment {
 	return out
 }
 
-// whyNotReady returns the reason why the pods with the given digest are not ready, if their status shows the reason.
+// whyNotReady returns the reason why the pods with the given digest are not ready, if their status contains one.
 func whyNotReady(pods []corev1.Pod, digest string) string {
 	const unconnected = "its pods did not become ready: the agent in them did not connect to the hub in time"
 	none := true
@@ -237,8 +238,8 @@ type operation struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// patch returns a patch that changes the live Deployment to the target. The patch replaces whole fields rather than
-// merging them, so that a field that a user has removed from spec.agent is removed, regardless of its field manager.
+// patch returns a patch that changes the live Deployment to the target. The patch replaces whole fields instead of
+// merging them. A field that a user has removed from spec.agent is therefore removed, regardless of its field manager.
 // The patch fails if the Deployment has changed since it was read.
 func (o observed) patch(target *appsv1.Deployment) ([]byte, error) {
 	replicas := replicasOf(target)

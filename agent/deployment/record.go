@@ -61,8 +61,7 @@ type record struct {
 	From string
 	// Previous is the JSON of the Deployment to restore if the change fails.
 	Previous []byte
-	// Started is the time when the change started, according to the clock of the replica that was the leader at that
-	// time.
+	// Started is when the change started, according to the clock of the replica that was the leader then.
 	Started time.Time
 	// Message explains why the change failed.
 	Message string
@@ -133,8 +132,8 @@ func (s store) write(ctx context.Context, r record, secret *corev1.Secret) error
 // maxConflicts is the maximum number of attempts to write the record if other replicas write it at the same time.
 const maxConflicts = 10
 
-// want stores a Deployment that the hub has sent. The new change replaces a change that is in progress. If the new
-// change fails, the Deployment from before both changes is restored.
+// want stores a Deployment that the hub has sent. It replaces any change in progress. If the new change fails, the
+// Deployment from before both changes is restored.
 func (s store) want(ctx context.Context, digest string, wanted []byte) error {
 	for range maxConflicts {
 		r, secret, err := s.read(ctx)

@@ -28,8 +28,8 @@ const (
 	viewBinding        = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/" + protocol.AgentViewBinding
 )
 
-// ErrNotLeading is returned by UninstallOptions.Sets if another replica is the leader. The hub must send its request to
-// that replica.
+// UninstallOptions.Sets returns ErrNotLeading if another replica is the leader. The hub must send its request to that
+// replica.
 var ErrNotLeading = errors.New("another replica of the agent leads")
 
 // UninstallOptions configure an Uninstaller.
@@ -63,12 +63,12 @@ func NewUninstaller(o UninstallOptions) *Uninstaller {
 	return &Uninstaller{UninstallOptions: o, done: make(chan struct{})}
 }
 
-// Done returns a channel that is closed when the agent can exit: the removal is complete, or can continue without the
-// agent, and the hub has received the result.
+// Done returns a channel that is closed when the agent can exit. At that point, the hub has received the result, and
+// the removal is complete or can continue without the agent.
 func (h *Uninstaller) Done() <-chan struct{} { return h.done }
 
-// ServeHTTP responds to POST with the objects that could not be removed, or with 421 if the hub must send the request
-// to another replica. If no objects remain, the agent exits. Otherwise the hub can repeat the request.
+// ServeHTTP responds to POST with the list of objects that could not be removed, or with 421 if the hub must send the
+// request to another replica. If no objects remain, the agent exits. Otherwise, the hub can repeat the request.
 func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -104,7 +104,8 @@ func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// discoveryV2 requests all API groups in one response. The response also shows which groups are stale.
+// discoveryV2 is the media type that requests all API groups in one response. The response also shows which groups are
+// stale.
 const discoveryV2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 // stale returns the API groups whose server does not respond. Kubernetes cannot finish deleting a namespace as long as
@@ -136,8 +137,8 @@ func (h *Uninstaller) stale(ctx context.Context) (groups []string) {
 	return groups
 }
 
-// remove removes as many objects as it can and returns the others. A missing object is not an error. The steps are
-// ordered so that the agent keeps the rights that it needs for the next step.
+// remove removes as many objects as it can and returns the others. A missing object is not an error. The order of the
+// steps ensures that the agent keeps the rights that it needs for the next step.
 func (h *Uninstaller) remove(ctx context.Context) []string {
 	anchor, err := h.anchor(ctx)
 	if err != nil {
@@ -208,8 +209,8 @@ func (h *Uninstaller) anchor(ctx context.Context) (metav1.OwnerReference, error)
 	return anchor, err
 }
 
-// release makes the anchor the owner of an object, or deletes the object if there is no anchor. The patch changes
-// only the owner reference, so the API server does not check whether the agent may grant the role's rights.
+// release makes the anchor the owner of an object, or deletes the object if there is no anchor. Because the patch
+// changes only the owner reference, the API server does not check whether the agent may grant the rights of the role.
 func (h *Uninstaller) release(ctx context.Context, path string, anchor metav1.OwnerReference) error {
 	if anchor.UID == "" {
 		return h.delete(ctx, path)

@@ -23,13 +23,13 @@ import (
 )
 
 const (
-	// maxAccess is the maximum size, in bytes, of the data for direct access that the hub delivers.
+	// maxAccess is the maximum size, in bytes, of the direct-access data that the hub delivers.
 	maxAccess = 1 << 20
 	// maxVerified is the maximum number of verified tokens that are cached.
 	maxVerified = 1024
 	// maxGroups is the maximum number of groups that a user can have. Each group becomes a header in forwarded
-	// requests. Tokens stay within this limit, because the issuer puts at most 6 KiB of groups into a token, and the
-	// shortest group takes up six bytes.
+	// requests. No token exceeds this limit, because the issuer puts at most 6 KiB of groups into a token, and the
+	// shortest group takes six bytes.
 	maxGroups = 1024
 )
 
@@ -57,12 +57,12 @@ type known struct {
 	key string
 }
 
-// parse decodes the data for direct access that the hub has delivered. Its errors do not reveal the data.
+// parse decodes the direct-access data that the hub has delivered. Its errors do not reveal the data.
 func parse(secret *corev1.Secret) (*access, error) {
 	a := &access{denied: map[string]struct{}{}, verified: cache.NewLRUExpireCache(maxVerified)}
 	raw := secret.Data[protocol.DirectKey]
 	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.DisallowUnknownFields() // a field from a newer hub may require the agent to reject more tokens
+	decoder.DisallowUnknownFields() // a field from a newer hub may require that more tokens be rejected
 	if len(raw) > maxAccess || decoder.Decode(&a.DirectAccess) != nil {
 		return nil, errors.New("it is malformed, or from a hub of another version")
 	}
@@ -84,10 +84,10 @@ func parse(secret *corev1.Secret) (*access, error) {
 	return a, nil
 }
 
-// byAPIServer reports whether users connect to the member's own API server.
+// byAPIServer reports whether users connect directly to the member's own API server.
 func (a *access) byAPIServer() bool { return a.Mode != "" }
 
-// usable returns nil if tokens can be accepted at the given time. Otherwise it returns the reason why every token is
+// usable returns nil if tokens can be accepted at the given time. Otherwise, the error is the reason why all tokens are
 // refused.
 func (a *access) usable(now time.Time) error {
 	switch {
@@ -104,9 +104,9 @@ func unusable(err error) bool {
 	return errors.Is(err, errTooOld) || errors.Is(err, errAll) || errors.Is(err, errOff)
 }
 
-// stands returns the reason why a verified token is not accepted at the given time, or nil if it is accepted. A
-// token is not accepted if every token is refused, if the issuer no longer publishes the token's key, or if the
-// token's session has ended.
+// stands returns the reason why a verified token is not accepted at the given time, or nil if it is accepted. A token
+// is not accepted if all tokens are refused, if the issuer no longer publishes the token's key, or if the session of
+// the token has ended.
 func (a *access) stands(k known, now time.Time) error {
 	_, published := a.keys.Public(k.key)
 	_, denied := a.denied[k.Session]
@@ -122,7 +122,7 @@ func (a *access) stands(k known, now time.Time) error {
 	return nil
 }
 
-// verify returns the claims of a token if it is valid at the given time.
+// verify returns the claims of a token that is valid at the given time.
 func (a *access) verify(raw string, now time.Time) (known, error) {
 	if err := a.usable(now); err != nil {
 		return known{}, err
@@ -161,8 +161,8 @@ func (a *access) lifetime(audience string) time.Duration {
 	return time.Duration(a.Lifetime) * time.Second
 }
 
-// principal checks the names in a token in the same way as the hub does. The hub does not sign tokens with invalid user
-// or group names, but the check is repeated because the agent can impersonate any user.
+// principal checks the user and group names in a token in the same way as the hub does. The hub does not sign tokens
+// with invalid names, but the check is repeated because the agent can impersonate any user.
 func principal(c token.Claims) error {
 	provider, user, found := strings.Cut(c.Subject, ":")
 	of := func(group string) bool {
@@ -180,7 +180,7 @@ func principal(c token.Claims) error {
 	return nil
 }
 
-// plain reports whether a name stays unchanged when it is transmitted as a header value.
+// plain reports whether a name can be transmitted unchanged as a header value.
 func plain(name string) bool {
 	return name != "" && name == strings.TrimSpace(name) &&
 		!strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f })

@@ -28,7 +28,7 @@ import (
 const (
 	authorityLifetime = 10 * 365 * 24 * time.Hour
 	servingLifetime   = 30 * 24 * time.Hour
-	// backdate is how far in the past a certificate's validity starts, to allow for clock skew.
+	// backdate is how long before its creation a certificate becomes valid, to allow for clock skew.
 	backdate = time.Hour
 )
 
@@ -36,7 +36,7 @@ const (
 type certificate struct {
 	tls.Certificate
 	host  string
-	given string // the Secret that the certificate comes from; empty for a certificate that the agent has created
+	given string // the Secret that contains the certificate; empty if the agent created the certificate
 	renew time.Time
 }
 
@@ -45,8 +45,8 @@ func (c *certificate) due(host, given string, now time.Time) bool {
 	return c == nil || c.host != host || c.given != given || !now.Before(c.renew)
 }
 
-// certify returns the certificate for the given access data. If the agent itself creates the certificate, certify
-// also returns the CA.
+// certify returns the certificate for the given access data. If the agent creates the certificate itself, certify also
+// returns the CA.
 func (e *Endpoint) certify(ctx context.Context, a *access) (*certificate, string, error) {
 	now := e.options.Now()
 	if a.TLSSecret != "" && !e.options.APIServer {

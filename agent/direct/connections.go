@@ -15,14 +15,14 @@ import (
 // Limits on users' connections.
 const (
 	// maxConnections is the maximum number of connections from all clients, and maxClient is the maximum from one
-	// address. It takes at least eight addresses to use up all connections.
+	// address. At least eight addresses are needed to use up all connections.
 	maxConnections, maxClient = 1024, 128
-	// provenWithin is the time within which a new connection must carry a request with an accepted token.
+	// provenWithin is how long a new connection may stay open without a request that has an accepted token.
 	provenWithin = 30 * time.Second
 )
 
-// connections is a listener that limits the number of connections, in total and per client. It closes connections
-// beyond a limit, because waiting connections would also delay other clients.
+// connections is a listener that limits the number of connections, in total and per client. It closes connections that
+// exceed a limit, because making them wait would also delay other clients.
 type connections struct {
 	net.Listener
 	all, ofClient int           // maximum number of connections, in total and from one client
@@ -110,7 +110,7 @@ type connection struct {
 	unproven *time.Timer // closes the connection unless a token is accepted in time; nil if no token is required
 }
 
-// Close closes the connection. The connection then no longer counts toward the limits.
+// Close closes the connection, which then no longer counts toward the limits.
 func (c *connection) Close() error {
 	if c.unproven != nil {
 		c.unproven.Stop()

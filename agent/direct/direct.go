@@ -5,8 +5,8 @@
 //
 // These users authenticate with tokens that the hub's issuer has signed for this cluster. The agent either serves the
 // users itself, or runs next to each of the member's API servers and reviews tokens for it. The hub delivers the data
-// for verifying tokens in a Secret that each replica of the agent watches, so users' requests cause no requests to the
-// hub.
+// for verifying tokens in a Secret that each replica of the agent watches. User requests therefore cause no requests to
+// the hub.
 package direct
 
 import (
@@ -35,12 +35,12 @@ import (
 )
 
 const (
-	// again is the delay before the endpoint watches a Secret again, or tries again to listen on a port that was in
-	// use.
+	// again is the delay before the endpoint restarts the watch of a Secret or tries again to listen on a port that was
+	// in use.
 	again = 2 * time.Second
 	// reviewEvery is the interval at which requests in progress are reviewed and the certificate is checked.
 	reviewEvery = 15 * time.Second
-	// given is how long a certificate from a user's Secret is used before the Secret is read again.
+	// given is how long a certificate from a Secret that a user provided is used before the Secret is read again.
 	given = time.Minute
 	// headerTimeout is the timeout for a handshake and for reading the headers of a request. idleTimeout is how long a
 	// connection may stay open without a request.
@@ -51,8 +51,8 @@ const (
 	stopTimeout = 5 * time.Second
 )
 
-// Options configure an Endpoint. All fields are required, except that an Endpoint for an API server does not need
-// Kubernetes or Changed.
+// Options configure an Endpoint. All fields are required, except for Kubernetes and Changed, which an Endpoint for an
+// API server does not need.
 type Options struct {
 	// APIServer makes the endpoint serve the node's API server instead of users if the hub requests this.
 	APIServer bool
@@ -78,8 +78,8 @@ type Endpoint struct {
 	metrics    metrics
 	complaints rate.Sometimes
 	soon       *time.Timer              // timer for the next check; used only by Run
-	reviewing  chan struct{}            // has an element for each review in progress
-	looks      chan struct{}            // signals that Run must check again whether to serve, and with which certificate
+	reviewing  chan struct{}            // contains an element for each review in progress
+	looks      chan struct{}            // signals that Run must check whether to serve and which certificate to use
 	address    atomic.Pointer[net.Addr] // the address on which the endpoint is listening; nil while it is not listening
 }
 
@@ -153,8 +153,8 @@ func (e *Endpoint) watch(ctx context.Context) {
 	}
 }
 
-// set applies the data that the hub has delivered. If the data is unreadable, direct access ends, because with the
-// previous data, the endpoint could accept sessions that the hub has ended.
+// set applies the data that the hub has delivered. If the data is unreadable, direct access ends. If the endpoint kept
+// the previous data, it could accept sessions that the hub has ended.
 func (e *Endpoint) set(secret *corev1.Secret) {
 	var next *access
 	if secret != nil {
@@ -178,14 +178,15 @@ func (e *Endpoint) stands(k known) error {
 	}
 	now := e.options.Now()
 	if !now.Before(k.Expiry.Time()) {
-		// The list contains an ended session only until its tokens expire. After that, the request could no longer be ended.
+		// The list of ended sessions contains a session only until its tokens expire. After that, the list could no
+		// longer end the request.
 		return fmt.Errorf("%w: it has expired", token.ErrToken)
 	}
 	return current.stands(k, now)
 }
 
 // prepare reports whether the endpoint should serve, and ensures that it has a certificate. The agent creates the CA
-// even if it serves no users, because the process that serves an API server is not allowed to create it.
+// even if it serves no users itself, because the process that serves an API server is not allowed to create the CA.
 func (e *Endpoint) prepare(ctx context.Context) bool {
 	current := e.access.Load()
 	if current == nil || e.options.APIServer && !current.byAPIServer() {
@@ -255,7 +256,7 @@ func (e *Endpoint) serveAt(ctx context.Context, listener net.Listener) error {
 	}
 	bounded := &connections{Listener: listener, all: maxConnections, ofClient: maxClient, within: provenWithin,
 		metrics: &e.metrics}
-	if e.options.APIServer { // there are no streams, and all clients are on this machine
+	if e.options.APIServer { // there are no long-running streams, and all clients are on this machine
 		bounded.all, bounded.ofClient, bounded.within = maxClient, maxClient, 0
 		server.Handler, server.ReadTimeout, server.WriteTimeout = e.reviews(), headerTimeout, headerTimeout
 	}

@@ -27,11 +27,11 @@ const (
 
 const impersonateUser = "Impersonate-User"
 
-// bearerProtocol is the prefix of a WebSocket subprotocol that contains a token. API servers accept tokens in this
-// form, too.
+// bearerProtocol is the prefix of a WebSocket subprotocol that contains a token. API servers also accept tokens in this
+// form.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
-// open tracks the requests in progress. Its zero value is ready to use.
+// open tracks the requests in progress. The zero value is ready to use.
 type open struct {
 	mu       sync.Mutex // guards the fields below
 	requests map[*opened]struct{}
@@ -44,7 +44,7 @@ type opened struct {
 	end context.CancelCauseFunc
 }
 
-// enter adds a request, unless a limit has been reached, and reports whether it was added.
+// enter adds a request unless a limit has been reached. It reports whether the request was added.
 func (o *open) enter(r *opened) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -122,7 +122,7 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.options.Kubernetes.ServeHTTP(w, as(r.WithContext(ctx), user))
 }
 
-// authenticate returns the user that a request's bearer token identifies. A request must have exactly one bearer
+// authenticate returns the user identified by the bearer token of a request. A request must have exactly one bearer
 // token.
 func (e *Endpoint) authenticate(r *http.Request) (known, error) {
 	current := e.access.Load()
@@ -141,8 +141,8 @@ func (e *Endpoint) authenticate(r *http.Request) (known, error) {
 	return current.verify(raw, e.options.Now())
 }
 
-// admissible returns the reason why an authenticated request is not served, or the code 0 if it is served.
-// Impersonation headers are rejected rather than dropped, because the sender intends to act as another user.
+// admissible returns the status code and the reason for refusing an authenticated request. The code is 0 if the request
+// is served. Impersonation headers are rejected rather than dropped, because the sender intends to act as another user.
 func admissible(r *http.Request) (code int, message string) {
 	for name, values := range r.Header {
 		if len(name) < len("Impersonate-") || !strings.EqualFold(name[:len("Impersonate-")], "Impersonate-") {
@@ -165,7 +165,7 @@ func admissible(r *http.Request) (code int, message string) {
 	return 0, ""
 }
 
-// as returns the request in the form in which the hub would send it on the user's behalf.
+// as returns the request as the hub would send it on the user's behalf.
 func as(r *http.Request, user known) *http.Request {
 	out := r.Clone(r.Context())
 	request.IgnoreUpgrade(out.Header)

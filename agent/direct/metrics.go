@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 )
 
-// metrics counts the requests and connections of an Endpoint. Its zero value is ready to use.
+// metrics counts the requests and connections of an Endpoint. The zero value is ready to use.
 type metrics struct {
 	served, refusedToken, refusedAll, refusedRequest, refusedPlace atomic.Int64
 	reviewAccepted, reviewRefused, reviewUnknown                   atomic.Int64
@@ -17,7 +17,7 @@ type metrics struct {
 }
 
 // Metrics serves the metrics in the Prometheus text format. The metrics contain neither user names nor tokens. This
-// package does not use client_golang, which would be larger than all of the package's other dependencies together.
+// package does not use client_golang, which is larger than all other dependencies of the package combined.
 func (e *Endpoint) Metrics() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")

@@ -49,7 +49,7 @@ type discovery struct {
 
 // reviews returns the handler for the node's API server. It serves the issuer's keys for --authentication-config and
 // token reviews for --authentication-token-webhook-config-file. A client can obtain only the issuer's public data and
-// the user of a token that the client already has.
+// the user named in a token that the client already has.
 func (e *Endpoint) reviews() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pathDiscovery, e.discover)
@@ -78,8 +78,8 @@ func (e *Endpoint) discover(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// publish serves the issuer's keys. While all tokens are refused, it serves an empty key set, so that API servers that
-// request the keys again no longer accept any tokens.
+// publish serves the issuer's keys. While all tokens are refused, it serves an empty key set. An API server that
+// requests the keys again then no longer accepts any tokens.
 func (e *Endpoint) publish(w http.ResponseWriter, _ *http.Request) {
 	current := e.access.Load()
 	if current == nil {
@@ -162,13 +162,13 @@ func answer(w http.ResponseWriter, content any) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	// Responses must not be cached, because an API server that encounters an unknown key must get the current keys.
+	// Responses must not be cached: an API server that encounters an unknown key must receive the current keys.
 	w.Header().Set("Cache-Control", "no-store")
 	_, _ = w.Write(raw) // an error means that the client has disconnected
 }
 
-// IsLoopback reports whether a listen address contains a loopback IP address. Only the same machine can reach such an
-// address. A host name such as localhost is not accepted.
+// IsLoopback reports whether the host in a listen address is a loopback IP address, which only clients on the same
+// machine can reach. Host names, such as localhost, are not accepted.
 func IsLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)

@@ -18,8 +18,8 @@ import (
 const reviewTimeout = 8 * time.Second
 
 // asAccount returns a request that acts as the ServiceAccount to be impersonated, provided that the member's RBAC
-// allows the user to impersonate it. The agent checks each request, so that neither the hub alone nor an earlier check
-// can let a user act as another user.
+// allows the user to impersonate it. The agent checks each request, so that neither the hub alone nor the result of an
+// earlier check allows a user to act as another user.
 func (h *Handler) asAccount(r *http.Request, names []string) (*http.Request, *denial) {
 	if h.reads {
 		return nil, deny(http.StatusForbidden,

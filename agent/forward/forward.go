@@ -1,7 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package forward forwards requests from the hub's users to the member's API server and impersonates these users.
+// Package forward forwards requests from users of the hub to the member's API server.
+//
+// It impersonates these users.
 package forward
 
 import (
@@ -70,8 +72,8 @@ func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log lo
 	return h
 }
 
-// ServeHTTP forwards a request or denies it with a Status. FlushInterval stays 0, so small responses need fewer
-// frames. ReverseProxy nevertheless flushes streams, such as watches and logs, after each write.
+// ServeHTTP forwards a request or denies it with a Status. FlushInterval is 0, so that small responses need fewer
+// frames. ReverseProxy still flushes streams, such as watches and logs, after each write.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if d := h.checkPath(r.URL); d != nil {
 		WriteStatus(w, d.status, d.message)
@@ -98,9 +100,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.proxy.ServeHTTP(w, r)
 }
 
-// checkPath makes sure that a request stays under the root of the API server. If the API server's URL has no base path,
-// no path can escape, so paths are forwarded unchanged and the API server evaluates them. If there is a base path, ".."
-// could escape from it.
+// checkPath ensures that a request stays under the root of the API server. If the API server's URL has a base path,
+// ".." could escape from it. Without a base path, no path can escape, so the path is forwarded unchanged and the API
+// server evaluates it.
 func (h *Handler) checkPath(u *url.URL) *denial {
 	path := u.EscapedPath()
 	if u.Opaque != "" || !strings.HasPrefix(path, protocol.PathKubernetes+"/") {
@@ -117,8 +119,8 @@ func (h *Handler) checkPath(u *url.URL) *denial {
 	return nil
 }
 
-// rewrite turns an incoming request into a request to the API server. It cannot reject a request, so ServeHTTP
-// checks the request first. ReverseProxy has already removed hop-by-hop headers.
+// rewrite turns an incoming request into a request to the API server. It cannot reject requests, so ServeHTTP checks
+// them first. ReverseProxy has already removed the hop-by-hop headers.
 func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	out := pr.Out
 	base := strings.TrimRight(h.base.Path, "/")
@@ -126,7 +128,7 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	out.URL.Scheme, out.URL.Host, out.URL.User = h.base.Scheme, h.base.Host, nil
 	out.URL.Path = base + strings.TrimPrefix(pr.In.URL.Path, protocol.PathKubernetes)
 	out.URL.RawPath = strings.TrimRight(h.base.EscapedPath(), "/") + escaped
-	out.URL.RawQuery = pr.In.URL.RawQuery // as received, because the API server parses it in its own way
+	out.URL.RawQuery = pr.In.URL.RawQuery // unchanged, because the API server parses it in its own way
 	out.Host = ""
 	for name := range out.Header {
 		if notForwarded(name) || h.reads && isImpersonation(name) {
@@ -183,7 +185,7 @@ func upstreamFailure(err error) (status int, message string) {
 	return http.StatusBadGateway, fmt.Sprintf("the cluster's agent got no answer from its API server (%v): try again", err)
 }
 
-// WriteStatus responds in the same way as an API server, so kubectl prints the message properly.
+// WriteStatus responds in the same way as an API server does, so that kubectl prints the message properly.
 func WriteStatus(w http.ResponseWriter, code int, message string) {
 	body, err := json.Marshal(metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},

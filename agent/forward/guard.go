@@ -36,10 +36,10 @@ func deny(status int, format string, args ...any) *denial {
 	return &denial{status: status, message: fmt.Sprintf(format, args...)}
 }
 
-// check is the second line of defense: it denies requests that a correct hub never sends. The agent is permitted to
+// check is the second line of defense: it denies requests that a correct hub never sends. The agent is allowed to
 // impersonate any user. A request without a user would run as the agent itself, and a request as a system user would
 // have more rights than Drover ever grants. Values must reach the API server exactly as they were checked, so check
-// denies values that would be trimmed on the way.
+// denies values that would be trimmed in transit.
 func check(h http.Header) *denial {
 	if d := checkConnection(h); d != nil {
 		return d
@@ -92,8 +92,8 @@ func checkConnection(h http.Header) *denial {
 	return nil
 }
 
-// isImpersonation reports whether a header is an impersonation header. It ignores case, because a header that did not
-// come through net/http may be in any case.
+// isImpersonation reports whether a header is an impersonation header. It ignores case, because header names that
+// net/http did not parse may use any case.
 func isImpersonation(name string) bool {
 	return len(name) >= len(impersonatePrefix) && strings.EqualFold(name[:len(impersonatePrefix)], impersonatePrefix)
 }
@@ -106,8 +106,8 @@ func known(name string) bool {
 	return strings.HasPrefix(name, impersonateExtra) && len(name) > len(impersonateExtra)
 }
 
-// In a read-only agent, checkRead denies all requests except reads. It also denies upgrades, because an upgraded
-// connection could carry any data.
+// checkRead denies all requests except reads. It is used in read-only agents. It also denies upgrades, because an
+// upgraded connection could carry any data.
 func checkRead(r *http.Request) *denial {
 	if (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == "" {
 		return nil

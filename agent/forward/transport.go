@@ -19,9 +19,9 @@ import (
 const idleConns = 64
 
 // Transport returns a transport to the API server with the agent's credentials and a pool of HTTP/1.1 connections.
-// Upgrades need HTTP/1.1. With HTTP/1.1, a stalled reader does not delay other requests, and occupies only a socket
-// buffer instead of an HTTP/2 window. For small requests, HTTP/2 was not measurably faster, whether 1 or 16 requests
-// were sent to a kube-apiserver at a time. The transport rereads the token file when the file changes.
+// Upgrades require HTTP/1.1. With HTTP/1.1, a stalled reader does not delay other requests, and occupies only a socket
+// buffer instead of an HTTP/2 window. HTTP/2 was not measurably faster in tests that sent small requests to a
+// kube-apiserver, either 1 or 16 at a time. The transport rereads the token file when the file changes.
 func Transport(cfg *rest.Config) (http.RoundTripper, error) {
 	tc, err := cfg.TransportConfig()
 	if err != nil {

@@ -3,7 +3,8 @@
 
 // Package host implements the agent that runs directly on a machine.
 //
-// The agent joins the hub as a Host, keeps a tunnel to it, accepts instructions and reports their progress.
+// The agent joins the hub as a Host and keeps a tunnel to the hub open. It accepts instructions and reports their
+// progress.
 package host
 
 import (
@@ -40,8 +41,8 @@ const (
 	// drainTimeout is how long the hub may use the tunnels after the agent has been asked to stop. It is short
 	// because Hosts have no user sessions.
 	drainTimeout = 2 * time.Second
-	// linger is how long an agent waits between its response to an uninstall request and its exit, so that the
-	// response can reach the hub.
+	// linger is how long an agent waits before it exits after an uninstall request, so that its response can reach the
+	// hub.
 	linger = time.Second
 )
 
@@ -51,13 +52,13 @@ type Options struct {
 	ConfigDir string
 	// Root is a prefix for the paths of files. It is empty on a real machine.
 	Root string
-	// Supervisor returns the command that supervises an instruction. See instructions.Options.
+	// Supervisor returns a command that supervises an instruction. See instructions.Options.
 	Supervisor func(entry string) *exec.Cmd
 	Version    string
 	Log        logr.Logger
 }
 
-// agent holds the parts of the agent that depend on each other.
+// agent holds the interdependent parts of the agent.
 type agent struct {
 	options Options
 	config  Config
@@ -65,7 +66,7 @@ type agent struct {
 	keeper  *identity.Keeper
 	runner  *instructions.Runner
 	stream  *stream.Stream
-	uid     string        // identifies this installation, as the UID of the kube-system namespace identifies a cluster
+	uid     string        // identifies this installation, like the UID of the kube-system namespace in a cluster
 	changed chan struct{} // has room for one element; signals that there is something to report
 	left    chan struct{} // closed when the agent has removed itself
 	leave   sync.Once
@@ -214,7 +215,7 @@ func (a *agent) answer(w http.ResponseWriter, err error) {
 	}
 }
 
-// serveUninstall removes the agent's identity and configuration once the host is clean, and stops the agent.
+// serveUninstall removes the agent's identity and configuration once the host is clean, and then stops the agent.
 func (a *agent) serveUninstall(w http.ResponseWriter, _ *http.Request) {
 	if a.runner.Progress().Version != "" {
 		http.Error(w, "the host has instructions: take them away first", http.StatusConflict)

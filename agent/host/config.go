@@ -27,7 +27,7 @@ const (
 	// corresponding variable of Rancher's system agent.
 	EnvConfigDir        = "DROVER_AGENT_CONFIG_DIR"
 	EnvRancherConfigDir = "RANCHER_SYSTEM_AGENT_CONFIG_DIR"
-	// DefaultConfigDir is the directory with the agent's configuration if neither variable is set.
+	// DefaultConfigDir is the default directory with the agent's configuration. It is used if neither variable is set.
 	DefaultConfigDir = "/var/lib/drover/host-agent/etc"
 )
 
@@ -41,11 +41,11 @@ func ConfigDir(env func(string) string) string {
 	return cmp.Or(env(EnvConfigDir), env(EnvRancherConfigDir), DefaultConfigDir)
 }
 
-// Config holds the settings for the hub and the machine that were passed to the join command.
+// Config holds the settings of the hub and the machine that were passed to the join command.
 type Config struct {
 	// Servers are the hub's base URLs.
 	Servers []string `json:"servers"`
-	// Trust is Pinned, or System for a hub whose certificate was issued by a public CA.
+	// Trust is Pinned, or System if the hub's certificate was issued by a public CA.
 	Trust v1.Trust `json:"trust"`
 	// Checksums pin the hub's CA, in the format of protocol.CertificateChecksums.
 	Checksums []string `json:"checksums,omitempty"`

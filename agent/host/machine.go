@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// osReleases are the files that contain the name of a machine's operating system.
+// osReleases are the files that may contain the name of a machine's operating system.
 var osReleases = []string{"/etc/os-release", "/usr/lib/os-release"}
 
 // inspect returns the facts about the machine. Facts that cannot be determined are omitted.
@@ -66,9 +66,8 @@ func memory() int64 {
 }
 
 // addresses returns the addresses at which other machines can reach this machine, IPv4 addresses first. In each family,
-// the source address of outgoing connections comes first. Bridges for containers and virtual machines are omitted,
-// because they have the same address on every machine, unless the default route uses the bridge or there is no other
-// interface.
+// the source address of outgoing connections comes first. Bridges for containers and virtual machines have the same
+// address on every machine. They are omitted unless the default route uses the bridge or there is no other interface.
 func addresses() []string {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -95,8 +94,8 @@ type address struct {
 	bridge bool
 }
 
-// order selects and sorts the addresses of the machine's interfaces. The sources parameter contains the source
-// addresses of the default routes. These addresses may be nil. order has no side effects.
+// order selects and sorts the addresses of the machine's interfaces. sources are the source addresses of the default
+// routes, and may be nil. order has no side effects.
 func order(found []address, sources ...net.IP) []string {
 	isSource := func(ip net.IP) bool { return slices.ContainsFunc(sources, ip.Equal) }
 	useful := slices.DeleteFunc(slices.Clone(found), func(a address) bool { return a.bridge && !isSource(a.ip) })
@@ -118,8 +117,8 @@ func order(found []address, sources ...net.IP) []string {
 	return texts
 }
 
-// source returns the address from which this machine would connect to another machine, or nil if it could not
-// connect. It sends no packets.
+// source returns the address that this machine would use to connect to another machine, or nil if it could not connect.
+// It sends no packets.
 func source(network, to string) net.IP {
 	conn, err := (&net.Dialer{}).DialContext(context.Background(), network, to)
 	if err != nil {

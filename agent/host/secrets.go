@@ -24,11 +24,11 @@ import (
 	"github.com/drover-dev/drover/agent/host/instructions"
 )
 
-// secrets implements identity.Secrets. It stores data in files that only root can read, whereas the agent in a
-// cluster stores the same data in Secrets.
+// secrets implements identity.Secrets with files that only root can read. An agent in a cluster stores the same data in
+// Secrets.
 type secrets struct {
 	folder string
-	mu     sync.Mutex // held while a file is being read and written
+	mu     sync.Mutex // held while a file is being read or written
 }
 
 func (s *secrets) path(name string) string { return filepath.Join(s.folder, name+".json") }
@@ -79,7 +79,7 @@ func (s *secrets) write(secret *corev1.Secret) (*corev1.Secret, error) {
 }
 
 // Watch sends one event for an existing Secret. This is sufficient, because the agent is restarted whenever a file
-// changes. As a result, an agent whose identity was refused finds the token of a later join command.
+// changes. An agent whose identity was refused therefore finds the token from a later join command.
 func (s *secrets) Watch(ctx context.Context, name string) (watch.Interface, error) {
 	w := watch.NewFakeWithChanSize(1, false)
 	if secret, err := s.Get(ctx, name); err == nil {

@@ -22,11 +22,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxRetry is the maximum time before the agent retries a join token that may be accepted later.
+// maxRetry is the maximum delay between attempts to use a join token that may be accepted later.
 const maxRetry = 5 * time.Minute
 
-// Changed returns when the registration Secret holds a join token that has not been tried yet, when the agent's key
-// differs from the key used in the last attempt, or when ctx is done.
+// Changed returns when the registration Secret holds a join token that has not been tried yet, or when the agent's key
+// differs from the key used in the last attempt. It also returns when ctx is done.
 func (k *Keeper) Changed(ctx context.Context) {
 	ctx, found := context.WithCancel(ctx)
 	defer found()
@@ -38,8 +38,8 @@ func (k *Keeper) Changed(ctx context.Context) {
 }
 
 // Follow keeps the agent's identity up to date until ctx is done. It joins with each new join token, using a new key,
-// and restores the identity if a user has deleted it. The tunnel stays open until the hub knows the new key and closes
-// the tunnel. Only one replica may run Follow at a time.
+// and restores the identity if a user has deleted it. The tunnel stays open until the hub has accepted the new key and
+// closes the tunnel. Only one replica may run Follow at a time.
 func (k *Keeper) Follow(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -55,7 +55,7 @@ func (k *Keeper) Follow(ctx context.Context) {
 	}
 }
 
-// repeat calls do until it succeeds or ctx is done. The delay between calls grows up to maxRetry.
+// repeat calls the do function until it succeeds or ctx is done. The delay between calls grows up to maxRetry.
 func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Context) error) {
 	backoff := wait.Backoff{Duration: rewatch, Factor: 2, Jitter: 0.1, Steps: math.MaxInt32, Cap: maxRetry}
 	for ctx.Err() == nil {
@@ -74,7 +74,7 @@ func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Cont
 // errNotJoined is returned if the agent has not joined yet. The first join is left to the link.
 var errNotJoined = errors.New("the agent has not joined yet")
 
-// rejoin joins with a new key, and with the new join token if there is one. A user who gives a running agent a new
+// rejoin joins with a new key. If there is a new join token, rejoin uses it. A user who gives a running agent a new
 // token expects a new key.
 func (k *Keeper) rejoin(ctx context.Context) error {
 	k.identityMu.Lock()
@@ -176,8 +176,8 @@ func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 	}
 }
 
-// last returns the identity that the hub accepted last, or nil if there is none or the agent is being uninstalled. It
-// does not return the identity that was read last, because that may come from the backup.
+// last returns the identity that the hub accepted last, or nil if there is none or the agent is being uninstalled. The
+// identity that was read last is not suitable, because it may come from the backup.
 func (k *Keeper) last() *identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -194,7 +194,7 @@ func (k *Keeper) Leave() {
 	k.leaving = true
 }
 
-// await returns when an event for a Secret satisfies the condition "is", or when ctx is done.
+// await waits until an event for a Secret satisfies the condition "is", or until ctx is done.
 func (k *Keeper) await(ctx context.Context, name string, is func(watch.EventType, *corev1.Secret) bool) {
 	// The error only means that ctx is done.
 	_ = wait.PollUntilContextCancel(ctx, rewatch, true,
@@ -232,7 +232,7 @@ func (k *Keeper) newToken(event watch.EventType, secret *corev1.Secret) bool {
 	return event != watch.Deleted && k.untried(tokenOf(secret))
 }
 
-// freshToken is like newToken, but ignores tokens that were refused temporarily. It is for callers that retry
+// freshToken is like newToken, but ignores tokens that were refused temporarily. Use it in callers that retry
 // immediately.
 func (k *Keeper) freshToken(event watch.EventType, secret *corev1.Secret) bool {
 	k.mu.Lock()
@@ -284,7 +284,7 @@ func (k *Keeper) refused(token string, err error) {
 	}
 }
 
-// isElsewhere reports whether the hub refuses an agent because the agent already belongs to another Cluster. Such a
+// isElsewhere reports whether the hub refused an agent because the agent already belongs to another Cluster. Such a
 // refusal is not permanent.
 func isElsewhere(err error) bool {
 	refused := (*refusedError)(nil)

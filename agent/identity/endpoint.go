@@ -25,12 +25,12 @@ import (
 // fetchTimeout is the timeout for requesting the CA bundle from one server.
 const fetchTimeout = 15 * time.Second
 
-// errNoPin is returned if trust is Pinned but no checksum is set. The agent never trusts a hub on first use
+// errNoPin is returned if the trust mode is Pinned but no checksum is set. The agent never trusts a hub on first use
 // (CVE-2025-67601).
 var errNoPin = errors.New("nothing to verify the hub's certificate with: set " + protocol.EnvCAChecksum +
 	" to the checksum of the hub's CA, or " + protocol.EnvTrust + " to System for a hub with a certificate of a public CA")
 
-// Manifest is the hub configuration in the manifest that the member's operator has applied.
+// Manifest contains the hub configuration from the manifest that the member's operator has applied.
 type Manifest struct {
 	Mode      v1.Trust
 	Servers   []string
@@ -48,12 +48,12 @@ func (m Manifest) fingerprint() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Proxy returns the URL of the proxy for a request, as http.ProxyFromEnvironment does.
+// Proxy returns the URL of the proxy for a request. An example is http.ProxyFromEnvironment.
 type Proxy func(*http.Request) (*url.URL, error)
 
 // Endpoint specifies where to connect, which proxy to use, and which certificates to accept.
 type Endpoint struct {
-	// Servers are the URLs of the hub in the order in which to try them.
+	// Servers are the URLs of the hub, in the order in which they are tried.
 	Servers []string
 	// Roots contains the CA certificates that are used to verify the hub's certificate. If it is nil, the system's
 	// roots are used.
@@ -66,8 +66,8 @@ func (e Endpoint) tls() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: e.Roots}
 }
 
-// client returns a client for single requests. The client follows no redirects, because the requests must reach only
-// the hub.
+// client returns a client for single requests. The client follows no redirects, because requests must reach only the
+// hub.
 func (e Endpoint) client(timeout time.Duration) *http.Client {
 	return newClient(e.Proxy, e.tls(), timeout)
 }
@@ -81,8 +81,8 @@ func newClient(proxy Proxy, config *tls.Config, timeout time.Duration) *http.Cli
 	}
 }
 
-// byProxy returns an error that names the proxy if the proxy refuses a connection. Otherwise, the proxy's
-// "Unauthorized" would look like a response from the hub.
+// byProxy returns an error that names the proxy if the proxy refuses a connection. Without this error, an
+// "Unauthorized" from the proxy would look like a response from the hub.
 func byProxy(_ context.Context, proxy *url.URL, _ *http.Request, response *http.Response) error {
 	if response.StatusCode == http.StatusOK {
 		return nil
@@ -133,9 +133,9 @@ func get(ctx context.Context, client *http.Client, target string) ([]byte, error
 	return body, nil
 }
 
-// resolve returns the endpoint to connect to. The bundle parameter is the manifest's CA bundle. It may be empty. The
-// settings parameter contains the settings in force, or is nil. If the manifest has no CA bundle, resolve fetches one,
-// and keeps only the certificates that the manifest's checksums pin.
+// resolve returns the endpoint to connect to. bundle is the manifest's CA bundle, and may be empty. settings are the
+// settings in force, or nil if there are none. If the manifest has no CA bundle, resolve fetches one and keeps only the
+// certificates that the manifest's checksums pin.
 func resolve(ctx context.Context, m Manifest, bundle []byte, settings *protocol.Settings, fetch bundleSource) (Endpoint,
 	error) {
 	hub := Endpoint{Servers: m.Servers}

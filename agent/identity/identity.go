@@ -1,12 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity maintains the agent's identity as one Cluster of one hub.
+// Package identity maintains the agent's identity as a Cluster of a hub.
 //
 // It manages the agent's key, joins the hub, and decides which hub the agent connects to and trusts.
 //
-// The key, the Cluster and the hub's settings are in one Secret that all replicas share. The settings that the hub has
-// announced remain in force until a user applies a manifest with other servers or checksums.
+// The key, the Cluster and the hub's settings are stored in one Secret that all replicas share. The settings that the
+// hub has announced remain in force until a user applies a manifest with other servers or checksums.
 package identity
 
 import (
@@ -40,23 +40,23 @@ var errBadKey = errors.New("no usable private key: delete the Secret and apply t
 type identity struct {
 	// Key is the agent's private key.
 	Key ed25519.PrivateKey
-	// Cluster is the Cluster that the agent has joined as. It is zero until the agent has joined.
+	// Cluster is the Cluster that the agent joined as. It is zero until the agent has joined.
 	Cluster protocol.ClusterRef
 	// Audience is the audience of connect tokens.
 	Audience string
-	// JoinedWith is the tokenDigest of the join token with which the agent joined.
+	// JoinedWith is the tokenDigest of the join token that the agent used to join.
 	JoinedWith string
-	// Settings contains the settings that the hub announced last, or is nil.
+	// Settings are the settings that the hub announced last, or nil if it has announced none.
 	Settings *protocol.Settings
-	// After is the fingerprint of the manifest that was in force when Settings were announced. Under another manifest, the
-	// settings do not apply.
+	// After is the fingerprint of the manifest that was in force when Settings were announced. Settings do not apply to
+	// any other manifest.
 	After string
 }
 
-// Joined reports whether the agent has joined as a Cluster.
+// Joined reports whether the agent has joined the hub.
 func (i *identity) Joined() bool { return i.Cluster.UID != "" }
 
-// inForce returns the announced settings if they are in force under this manifest, or nil.
+// inForce returns the announced settings if they are in force with this manifest. Otherwise, it returns nil.
 func (i *identity) inForce(m Manifest) *protocol.Settings {
 	if i.Settings == nil || i.After != m.fingerprint() {
 		return nil
@@ -93,7 +93,7 @@ func newKey() (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
-// decode returns the identity in the data of a Secret.
+// decode decodes an identity from the data of a Secret.
 func decode(data map[string][]byte) (*identity, error) {
 	key, err := decodeKey(data[keyPrivate])
 	if err != nil {
@@ -115,7 +115,7 @@ func decode(data map[string][]byte) (*identity, error) {
 	return id, nil
 }
 
-// encode returns the data of a Secret for an identity.
+// encode encodes an identity as the data of a Secret.
 func encode(id *identity) (map[string][]byte, error) {
 	key, err := x509.MarshalPKCS8PrivateKey(id.Key)
 	if err != nil {

@@ -20,17 +20,17 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// requestTimeout is the timeout for one attempt with one server.
+// requestTimeout is the timeout for one request to one server.
 const requestTimeout = 20 * time.Second
 
 // maxMessage is the maximum size of a message from the hub, in bytes. Longer messages are truncated.
 const maxMessage = 512
 
-// refusedError is the hub's refusal to let the agent join. It never contains the join token.
+// refusedError is returned if the hub refuses to let the agent join. It never contains the join token.
 type refusedError struct {
 	// StatusCode is the 4xx status code of the hub's response.
 	StatusCode int
-	// RetryAfter is how long the hub asks the agent to wait, or 0 if the hub does not specify this.
+	// RetryAfter is how long the hub asks the agent to wait, or 0 if the hub specifies no time.
 	RetryAfter time.Duration
 	// Refusal contains the hub's reason and advice for the user.
 	Refusal protocol.Refusal
@@ -61,9 +61,8 @@ type JoinInput struct {
 	CurrentKey ed25519.PrivateKey
 }
 
-// Join sends a join request to the hub's servers, one after another, until a server responds. It returns a
-// *refusedError if the hub refuses the request. The token is sent only over connections whose certificate was
-// verified with hub.Roots.
+// Join sends a join request to each of the hub's servers in turn until one responds. It returns a *refusedError if the
+// hub refuses the request. The token is sent only over connections whose certificate was verified with hub.Roots.
 func Join(ctx context.Context, hub Endpoint, in JoinInput) (protocol.RegisterResponse, error) {
 	public, ok := in.Key.Public().(ed25519.PublicKey)
 	if !ok {
@@ -93,7 +92,7 @@ func Join(ctx context.Context, hub Endpoint, in JoinInput) (protocol.RegisterRes
 func register(ctx context.Context, client *http.Client, server, token string, body []byte) (protocol.RegisterResponse,
 	error) {
 	var none protocol.RegisterResponse
-	// A token is never sent unencrypted, regardless of where the address comes from.
+	// A token is never sent unencrypted, regardless of the source of the address.
 	if _, err := protocol.ServerURL(server); err != nil {
 		return none, err
 	}
@@ -169,7 +168,7 @@ func retryAfter(value string) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// transportError returns an error that contains the cause and the host, without the query or user that a URL may
+// transportError returns an error that contains the cause and the host. It omits the query and the user that a URL may
 // contain.
 func transportError(err error) error {
 	var failed *url.Error

@@ -48,8 +48,8 @@ type Options struct {
 	ClusterUID string
 	// Tunnel configures the tunnels.
 	Tunnel tunnel.Config
-	// NodeAgent is set for a node agent. A node agent never joins. Instead, it uses the identity with which the agent's
-	// replicas have joined.
+	// NodeAgent is true for a node agent. A node agent never joins the hub. It uses the identity of the agent's
+	// replicas.
 	NodeAgent bool
 	// Proxy chooses the proxy for all connections to the hub. It defaults to http.ProxyFromEnvironment.
 	Proxy Proxy
@@ -72,7 +72,7 @@ type Keeper struct {
 	digest  string // the digest of the settings in force
 	images  string // image registry from the settings in force
 	tried   string // digest of the join token that was most recently tried
-	later   string // digest of a join token that may work once the agent no longer belongs to its current Cluster
+	later   string // digest of a join token that may be accepted once the agent has left its current Cluster
 	key     string // result of keyOf for the key of the last target
 	leaving bool   // set while the agent is being uninstalled
 }
@@ -88,9 +88,9 @@ func New(o Options) *Keeper {
 // Instance returns the name of this process. The name appears in connect tokens and in the leader's Lease.
 func (k *Keeper) Instance() string { return k.process }
 
-// instance returns a name for this process that lets the hub distinguish the tunnels of replicas. It contains the name
-// of the pod, so that users can recognize it. It also contains a random part, because a restarted container keeps the
-// name of its pod.
+// instance returns a name for this process. The hub uses it to distinguish the tunnels of replicas. The name contains
+// the name of the pod, so that users can recognize it, and a random part, because a restarted container keeps the name
+// of its pod.
 func instance() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -99,9 +99,9 @@ func instance() string {
 	return protocol.Cut(host, 64) + "/" + rand.Text()
 }
 
-// Target returns the target for the next connection. It joins first if the agent has not joined yet, or if the hub
-// has refused the agent and there is a new join token. Target reads all data again each time, so new roots and
-// servers apply to the next connection.
+// Target returns the target for the next connection. It joins first if the agent has not joined yet, or if the hub has
+// refused the agent and there is a new join token. Target reads all data on each call, so new roots and servers apply
+// to the next connection.
 func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -110,8 +110,8 @@ func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 		return nil, err
 	}
 	if k.options.NodeAgent {
-		// If a node agent was refused, it tries again when there is a new token, because a replica may have joined with that
-		// token.
+		// A node agent that was refused tries again when there is a new token, because a replica may have joined with
+		// that token.
 		k.try(token)
 		return k.joinedTarget(ctx, bundle)
 	}
@@ -134,7 +134,7 @@ func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 	return k.target(id, hub), nil
 }
 
-// joinedTarget returns the target for the identity that the agent's replicas share. It does not write the identity.
+// joinedTarget returns the target for the identity that the agent's replicas share. It never writes the identity.
 func (k *Keeper) joinedTarget(ctx context.Context, bundle []byte) (*link.Target, error) {
 	id, err := k.store.get(ctx)
 	if err != nil {
@@ -150,8 +150,8 @@ func (k *Keeper) joinedTarget(ctx context.Context, bundle []byte) (*link.Target,
 	return k.target(id, hub), nil
 }
 
-// registration reads the registration Secret. It is not an error if the Secret is missing, because an agent that has
-// joined does not need it.
+// registration reads the registration Secret. A missing Secret is not an error, because an agent that has joined does
+// not need it.
 func (k *Keeper) registration(ctx context.Context) (token string, bundle []byte, err error) {
 	secret, err := k.options.Secrets.Get(ctx, protocol.RegistrationSecret)
 	if apierrors.IsNotFound(err) {
@@ -171,8 +171,8 @@ func (k *Keeper) resolve(ctx context.Context, id *identity, bundle []byte) (Endp
 	return hub, err
 }
 
-// join joins the hub as the Cluster that the join token belongs to. id is the agent's current identity. The given key
-// may differ from the key in that identity.
+// join joins the hub as the Cluster that the join token belongs to. id is the agent's current identity. key may differ
+// from the key in that identity.
 func (k *Keeper) join(ctx context.Context, hub Endpoint, id *identity, key ed25519.PrivateKey, token string) (*identity,
 	error) {
 	if token == "" {
@@ -264,7 +264,7 @@ func (k *Keeper) prove(id *identity) {
 	k.proven = id
 }
 
-// Digest returns the digest of the settings in force, or "" if the hub has announced none under this manifest.
+// Digest returns the digest of the settings in force, or "" if the hub has announced none for this manifest.
 func (k *Keeper) Digest() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -287,7 +287,7 @@ func (k *Keeper) setInForce(s *protocol.Settings) {
 	}
 }
 
-// explain adds the cause of a refusal to err if the agent can determine the cause.
+// explain adds the cause of a refusal to err if the agent can determine it.
 func (k *Keeper) explain(ctx context.Context, hub Endpoint, url string, err error) error {
 	refused := (*tunnel.HandshakeError)(nil)
 	if !errors.As(err, &refused) || refused.StatusCode != http.StatusUnauthorized {

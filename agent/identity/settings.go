@@ -21,8 +21,7 @@ type settingsHandler struct {
 	log   logr.Logger
 }
 
-// ServeHTTP responds to PUT with 204 when the settings are stored, and with 400 if the settings are invalid. It is
-// idempotent.
+// ServeHTTP responds to PUT with 204 once the settings are stored, or with 400 if they are invalid. It is idempotent.
 func (h *settingsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, ok := protocol.ReadPut(w, r, "settings", protocol.MaxBody)
 	if !ok {

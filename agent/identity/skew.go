@@ -25,8 +25,8 @@ func tokenOf(secret *corev1.Secret) string {
 	return strings.TrimSpace(string(secret.Data[protocol.KeyToken]))
 }
 
-// clockSkew requests the time from a hub that has responded with 401, because connect tokens are valid for only a
-// minute. If the clocks differ too much, clockSkew returns advice.
+// clockSkew requests the time from a hub that has responded with 401. Connect tokens are valid for only a minute, so a
+// wrong clock can be the cause of this response. If the clocks differ too much, clockSkew returns advice.
 func clockSkew(ctx context.Context, hub Endpoint, connectURL string) (string, bool) {
 	u, err := url.Parse(connectURL)
 	if err != nil {
@@ -50,7 +50,7 @@ func clockSkew(ctx context.Context, hub Endpoint, connectURL string) (string, bo
 	return describeSkew(time.Now(), date)
 }
 
-// describeSkew describes how much the agent's clock differs from the hub's, if the difference is too large.
+// describeSkew describes the difference between the clocks of the agent and the hub, if the difference is too large.
 func describeSkew(ours, hubs time.Time) (string, bool) {
 	skew := ours.Sub(hubs)
 	if skew.Abs() <= protocol.ClockSkew {
@@ -61,5 +61,5 @@ func describeSkew(ours, hubs time.Time) (string, bool) {
 		direction = "behind"
 	}
 	return fmt.Sprintf("the agent's clock is %s %s the hub's: set the clocks of the agent's node and the hub",
-		skew.Abs().Round(time.Minute), direction), true // in minutes, so that the message seldom changes
+		skew.Abs().Round(time.Minute), direction), true // in minutes, so that the message rarely changes
 }

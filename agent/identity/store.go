@@ -25,13 +25,13 @@ var conflicts = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, Factor:
 // errReplaced is returned if the key in the Secret is not the key that the caller expects.
 var errReplaced = errors.New("the agent's key was replaced meanwhile")
 
-// store reads and writes the identity. It is safe for concurrent use, even by several replicas.
+// store reads and writes the identity. It is safe for concurrent use, including use by several replicas.
 type store struct {
 	secrets Secrets
 }
 
-// Secrets provides access to the Secrets that hold a Keeper's identity and join token. In a cluster, these are
-// Secrets in the agent's namespace. On a host, they are files. Errors have the types that an API server returns.
+// Secrets provides access to the Secrets that contain a Keeper's identity and join token. In a cluster, they are
+// objects in the agent's namespace. On a host, they are files. Errors are of the types that an API server returns.
 type Secrets interface {
 	Get(ctx context.Context, name string) (*corev1.Secret, error)
 	Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
@@ -93,8 +93,8 @@ func secretOf(data map[string][]byte) *corev1.Secret {
 	}
 }
 
-// joined stores the Cluster that the agent with this key has joined as. It returns errReplaced if the key has been
-// replaced in the meantime.
+// joined stores the Cluster that the agent has joined as. It returns errReplaced if the agent's key has been replaced
+// in the meantime.
 func (s *store) joined(ctx context.Context, joined *identity) error {
 	return s.update(ctx, func(stored *identity) error {
 		if !stored.Key.Equal(joined.Key) {

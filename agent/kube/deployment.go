@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// fieldManager is the name of the field manager with which the agent writes its own objects.
+// fieldManager is the field manager that the agent uses to write its own objects.
 const fieldManager = "drover-agent"
 
 // Deployment reads and changes one Deployment. It wraps the API server's errors.
@@ -85,8 +85,8 @@ func (c *Client) DaemonSet(namespace, name string) *DaemonSet {
 	return &DaemonSet{c.object("DaemonSet", "apps", "daemonsets", namespace, name)}
 }
 
-// Apply applies the DaemonSet with server-side apply. The DaemonSet must be encoded as JSON. Apply returns the stored
-// object.
+// Apply applies the DaemonSet with server-side apply and returns the stored object. object is the JSON of the
+// DaemonSet.
 func (d *DaemonSet) Apply(ctx context.Context, object []byte) (*appsv1.DaemonSet, error) {
 	out := &appsv1.DaemonSet{}
 	req := d.at(d.rest.Patch(types.ApplyPatchType)).Param("fieldManager", fieldManager).Param("force",

@@ -1,7 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube contains a client for the member's API server, with support for only the types that the agent needs.
+// Package kube contains a client for the member's API server.
+//
+// It supports only the types that the agent needs.
 package kube
 
 import (
@@ -52,7 +54,7 @@ func Config(path, userAgent string) (*rest.Config, error) {
 }
 
 // direct is a proxy function that selects no proxy. The proxies in the environment are only for connections to the hub.
-// A proxy on the way to the API server would see the agent's token, and could impersonate the API server.
+// A proxy between the agent and the API server would see the agent's token, and could impersonate the API server.
 func direct(*http.Request) (*url.URL, error) { return nil, nil }
 
 func loadConfig(path string) (*rest.Config, error) {
@@ -145,8 +147,8 @@ func named(err error, operation, kind, namespace, name string) error {
 	return fmt.Errorf("%s %s %s/%s: %w", operation, kind, namespace, name, err)
 }
 
-// PodUID returns the UID of the pod in which this process runs. It reads the UID from the ServiceAccount token, which
-// is bound to the pod. The result is empty if there is no such token. It is also empty for a client with a kubeconfig,
+// PodUID returns the UID of the pod that this process runs in. It reads the UID from the ServiceAccount token, which is
+// bound to the pod. The result is empty if there is no such token. It is also empty if the client uses a kubeconfig,
 // because several processes can share a kubeconfig.
 func PodUID(cfg *rest.Config, kubeconfig string) string {
 	if kubeconfig != "" || cfg.BearerTokenFile == "" {

@@ -40,14 +40,14 @@ type Objects struct {
 // Objects returns access to the objects in the member.
 func (c *Client) Objects() *Objects { return &Objects{client: c.REST} }
 
-// As returns access to the same objects with the rights of a user, and without any group other than
+// As returns access to the same objects with the rights of a user. The user belongs to no group except
 // system:authenticated.
 func (o *Objects) As(user string) *Objects { return &Objects{client: o.client, user: user} }
 
 // HeaderUser is the header that makes the API server treat a request as if another user had sent it.
 const HeaderUser = "Impersonate-User"
 
-// to prepares a request for the object or collection at a path.
+// to prepares a request to the object or collection at a path.
 func (o *Objects) to(request *rest.Request, path, accept string) *rest.Request {
 	if o.user != "" {
 		request.SetHeader(HeaderUser, o.user)
@@ -55,7 +55,7 @@ func (o *Objects) to(request *rest.Request, path, accept string) *rest.Request {
 	return request.AbsPath(path).SetHeader("Accept", accept)
 }
 
-// Apply applies an object with server-side apply. It takes over fields that other field managers own.
+// Apply applies an object with server-side apply. It takes over any fields that other field managers own.
 func (o *Objects) Apply(
 	ctx context.Context, path, manager string, object []byte,
 ) (*metav1.PartialObjectMetadata, error) {
@@ -126,8 +126,8 @@ func (o *Objects) Delete(ctx context.Context, path string, uid types.UID, versio
 	}).Do(ctx).Error()
 }
 
-// MayList returns an error if the API server refuses to list the objects at a path, for example because the user lacks
-// the right.
+// MayList returns an error if the API server refuses to list the objects at a path, for example because the user is not
+// allowed to.
 func (o *Objects) MayList(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -147,7 +147,7 @@ func Rivals(err error) []string {
 }
 
 // Replaced reports whether an update failed because no object with the given UID exists. Either the object is gone, or
-// another object now has its name.
+// there is a new object with the same name.
 func Replaced(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsInvalid(err) &&
 		slices.ContainsFunc(causes(err), func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
@@ -171,9 +171,9 @@ func causes(err error) []metav1.StatusCause {
 	return status.Status().Details.Causes
 }
 
-// Mark returns a hash of the fields that a field manager owns and of the time when it last applied them. The mark is 0
-// if the manager has applied no fields. A client that changes one of these fields becomes the field's owner, so the
-// mark changes, too. Changes that leave the mark the same, such as a change to a quota's status, are not drift.
+// Mark returns a hash of the fields that a field manager owns and the time when it last applied them. The mark is 0 if
+// the manager has applied no fields. A client that changes one of these fields becomes the field's owner, so the mark
+// changes, too. Changes that leave the mark the same, such as a change to a quota's status, are not drift.
 //
 // Mark also returns the last other field manager that wrote the object, or "" if there is none.
 func Mark(managed []metav1.ManagedFieldsEntry, manager string) (mark uint64, other string) {

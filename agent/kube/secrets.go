@@ -76,7 +76,8 @@ func (s *Secrets) wrap(operation, name string, err error) error {
 	return named(err, operation, "Secret", s.namespace, name)
 }
 
-// plainSize is the size, in bytes, up to which data is stored uncompressed. Compressing less data would save little.
+// plainSize is the maximum size, in bytes, of data that is stored uncompressed. Compression would save little space for
+// such data.
 const plainSize = 4 << 10
 
 // Pack compresses data for a Secret if the data is larger than plainSize.

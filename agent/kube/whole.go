@@ -22,8 +22,8 @@ import (
 // Whole is an object of any kind. It holds only the metadata, the spec and the status of the object. Other fields, such
 // as the data of a Secret, are not decoded.
 //
-// Any user in the member can give any object the labels that the agent watches. A megabyte of JSON can become fifty
-// megabytes of maps, so a spec or status with too many values is not decoded either.
+// Any user with write access to an object in the member can add the labels that the agent watches. A megabyte of JSON
+// can become fifty megabytes of maps, so a spec or status with too many values is not decoded either.
 type Whole struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
@@ -124,7 +124,7 @@ type wholeList struct {
 // DeepCopyObject implements runtime.Object.
 func (l *wholeList) DeepCopyObject() runtime.Object { return l }
 
-// readWholeList decodes a list of objects of the given kind. The objects in a list do not always name their kind.
+// readWholeList decodes a list of objects of the given kind. The objects in a list do not always contain their kind.
 func readWholeList(raw []byte, kind metav1.TypeMeta) (*wholeList, error) {
 	l := &wholeList{}
 	err := eachField(raw, func(key string, value stdjson.RawMessage) error {

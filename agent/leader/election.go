@@ -1,13 +1,15 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package leader uses a Lease to elect one of the agent's replicas for the tasks that only one replica may carry out.
+// Package leader uses a Lease to elect one of the agent's replicas as the leader.
 //
-// The election works as in client-go, whose implementation is not used because it links the clientset for every
-// Kubernetes API group and takes more memory than the rest of the agent. A replica takes a Lease that its holder has
-// not renewed for the Lease's duration. The replica measures this time with its own clock, from the time when it
-// observed the last change, so the replicas' clocks do not have to agree. A leader that cannot renew the Lease stops
-// before another replica starts.
+// The leader performs the tasks that only one replica may perform.
+//
+// The election works as in client-go. That implementation is not used, because it links the clientset for every
+// Kubernetes API group and takes more memory than the rest of the agent. A replica takes the Lease if its holder has
+// not renewed it for the Lease's duration. The replica measures this time with its own clock from when it observed the
+// last change, so the replicas' clocks need not agree. A leader that cannot renew the Lease stops before another
+// replica starts.
 package leader
 
 import (
@@ -27,12 +29,12 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// ErrNotLeading is returned by a replica that is not the leader, for tasks that only the leader carries out.
+// ErrNotLeading is returned if this replica is not the leader and the task is reserved for the leader.
 var ErrNotLeading = errors.New("this replica of the agent does not lead: ask another")
 
-// Intervals and timeouts of the election. The leader writes the Lease twelve times a minute, rather than thirty times
-// as with client-go's defaults. A leader that is killed is replaced within 19 s, and a leader that stops gracefully
-// is replaced within 2 s.
+// Intervals and timeouts of the election. The leader writes the Lease twelve times a minute. With client-go's defaults,
+// it would write thirty times a minute. A leader that is killed is replaced within 19 s, and a leader that stops
+// gracefully is replaced within 2 s.
 const (
 	duration      = 15 * time.Second // how long a Lease lasts without a renewal
 	renewInterval = 5 * time.Second
@@ -56,25 +58,24 @@ type Options struct {
 	// Name identifies this process among the replicas. A later process, such as the next container in the same pod, can
 	// use the same name to become the leader again immediately. Two running processes must not have the same name.
 	Name string
-	// Lead is called when this replica becomes the leader. It must return soon after its context ends. No other replica
+	// Lead is called when this replica becomes the leader. It must return soon after ctx is done. No other replica
 	// becomes the leader before Lead has returned.
 	Lead func(ctx context.Context)
 	// Follow is called when this replica notices that another replica is the leader, and when it stops being the leader
 	// itself.
 	Follow func()
-	// Look is the interval at which the replica checks the Lease while another replica is the leader. It defaults to 2
-	// s.
+	// Look is how often the replica checks the Lease while another replica is the leader. It defaults to 2 s.
 	Look time.Duration
-	// Restored is called when the Lease's version is lower than the last one, because the cluster's etcd was restored
-	// from a backup. Data that was read before the restore is no longer valid, and this replica is no longer the
-	// leader. Restored may be nil.
+	// Restored is called when the Lease's version is lower than the last one. This happens when the cluster's etcd was
+	// restored from a backup. Data that was read before the restore is no longer valid, and this replica is no longer
+	// the leader. Restored may be nil.
 	Restored func()
 	// NeedsLease prevents the replica from becoming the leader if the API server forbids access to Leases.
 	NeedsLease bool
 	Log        logr.Logger
 }
 
-// Election takes part in the leader election on behalf of one replica.
+// Election runs the leader election on behalf of one replica.
 type Election struct {
 	options Options
 	seen    seen
@@ -98,10 +99,10 @@ func New(o Options) *Election {
 
 // Run takes part in the election until ctx is done, and then releases the Lease.
 //
-// If access to Leases is forbidden, the replica leads without a Lease and periodically tries to get one. This is the
-// case with the manifest of an older Drover version, which has only one replica. However, an API server that has just
-// started also forbids all requests briefly. A replica that has read the Lease before therefore waits until it can read
-// the Lease again.
+// If access to Leases is forbidden, the replica leads without a Lease and periodically tries to get one. Access is
+// forbidden with the manifest of an older Drover version, which has only one replica. However, an API server also
+// briefly forbids all requests after it has started. A replica that has read the Lease before therefore waits until it
+// can read the Lease again.
 func (e *Election) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		lease, err := e.acquire(ctx)
@@ -153,10 +154,10 @@ var errRestored = errors.New("the cluster went back to an earlier state: its etc
 
 // observe records the version of a Lease that was read or written. If Options.Restored is set and the version is lower
 // than the last one, observe calls it and returns errRestored. The version changes only when the Lease is written, and
-// then increases. A lower version therefore comes from a backup, regardless of the writes to etcd since the restore,
-// and even if the restore has increased etcd's revisions. The replica that was the leader detects the restore at its
-// next write. The other replicas detect it before they take the Lease, because they take it only after it was unchanged
-// for its duration.
+// then increases. A lower version therefore comes from a backup. This is reliable regardless of the writes to etcd
+// since the restore, and even if the restore increased etcd's revisions. The replica that was the leader detects the
+// restore at its next write. The other replicas detect it before they take the Lease, because they take it only after
+// it was unchanged for its duration.
 func (e *Election) observe(lease *coordinationv1.Lease) error {
 	before := e.newest
 	if version, err := strconv.ParseUint(lease.ResourceVersion, 10, 64); err == nil {

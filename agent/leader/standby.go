@@ -17,9 +17,9 @@ import (
 	"github.com/drover-dev/drover/internal/await"
 )
 
-// Intervals at which node agents send requests. In a cluster with five hundred nodes, the elected node agent reads
-// two objects every 5 s, and each of the others reads one object every 30 s. Together, they send a third as many
-// requests as the kubelets send to renew the Leases of the nodes.
+// Intervals between the requests of node agents. In a cluster with five hundred nodes, the elected node agent reads two
+// objects every 5 s, and each of the others reads one object every 30 s. Together, they send a third as many requests
+// as the kubelets send to renew the nodes' Leases.
 const (
 	watchInterval = 5 * time.Second  // how often the elected node agent checks for the agent's replicas
 	electInterval = 30 * time.Second // how often the other node agents check whether one of them is elected
@@ -27,8 +27,8 @@ const (
 	// time.
 	absentFor     = 20 * time.Second
 	backFor       = 10 * time.Second // how long a replica must be back before the node agent stops serving
-	connectWithin = time.Minute      // a node agent that serves but has had no tunnel for this long lets another one try
-	passOver      = 2 * time.Minute  // how long the node agent then stays out of the election
+	connectWithin = time.Minute      // after this long without a tunnel, a serving node agent lets another one try
+	passOver      = 2 * time.Minute  // how long that node agent then stays out of the election
 	electJitter   = 0.2
 )
 
@@ -40,15 +40,15 @@ type StandbyOptions struct {
 	// Leases accesses the Lease that the node agents use for their election. Name is the name of this node agent.
 	Leases Leases
 	Name   string
-	// Serve serves the hub until its context ends, and returns when requests in progress have ended. Serve may be
-	// called again before an earlier call has returned. Connected reports whether the hub can reach the member
-	// through the tunnel of the latest call.
+	// Serve serves the hub until ctx is done, and returns when requests in progress have ended. Serve may be called
+	// again before an earlier call has returned. Connected reports whether the hub can reach the member through the
+	// tunnel of the latest call.
 	Serve     func(ctx context.Context)
 	Connected func() bool
 	Log       logr.Logger
 }
 
-// Standby lets one of a member's node agents serve the hub while no replica of the agent is connected.
+// Standby makes one of a member's node agents serve the hub while no replica of the agent is connected.
 type Standby struct{ options StandbyOptions }
 
 // NewStandby returns a Standby.
@@ -93,8 +93,8 @@ func (s *Standby) watch(ctx context.Context, serving *sync.WaitGroup) bool {
 }
 
 // serve serves until a replica of the agent is connected again, the hub has not been reached for connectWithin, or ctx
-// is done. It reports whether the hub was reached. It does not wait for requests in progress, because the replica may
-// disconnect again in the meantime.
+// is done. It reports whether the hub was reached. It does not wait for requests in progress to end, because the
+// replica may disconnect again in the meantime.
 func (s *Standby) serve(ctx context.Context, p presence, running *sync.WaitGroup) (after presence, reached bool) {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
@@ -134,18 +134,18 @@ func (s *Standby) look(ctx context.Context, p presence) presence {
 	return p.after(lease, d, time.Now())
 }
 
-// presence is the state of the agent's replicas, as known to a node agent.
+// presence is a node agent's knowledge about the agent's replicas.
 type presence struct {
 	version string    // version of the replicas' Lease
 	changed time.Time // when the version last changed
-	there   bool      // whether the last check found a sign of the replicas
+	there   bool      // whether the last check found any sign of a replica
 	since   time.Time // when the result of the checks last changed
 }
 
-// after returns the presence after a check of the Lease and the Deployment of the agent's replicas, which are nil if
-// they do not exist. The leader renews the Lease, and a replica that is connected to the hub is ready. The leader might
-// not be connected, for example because it cannot resolve the hub's name. If no controller writes the status of the
-// Deployment, only the Lease is considered.
+// after returns the presence after a check of the replicas' Lease and Deployment. Each of them is nil if it does not
+// exist. A renewed Lease shows that there is a leader, and a ready replica is connected to the hub. The leader itself
+// might not be connected, for example because it cannot resolve the hub's name. If no controller writes the status of
+// the Deployment, only the Lease is considered.
 func (p presence) after(lease *coordinationv1.Lease, d *appsv1.Deployment, now time.Time) presence {
 	there := false
 	if lease != nil {
@@ -164,7 +164,7 @@ func (p presence) after(lease *coordinationv1.Lease, d *appsv1.Deployment, now t
 	return p
 }
 
-// needed reports whether a node agent must serve. The serving parameter is true if the node agent is already serving.
+// needed reports whether a node agent must serve. serving is true if the node agent is already serving.
 func (p presence) needed(serving bool, now time.Time) bool {
 	switch {
 	case p.since.IsZero():

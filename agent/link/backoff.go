@@ -15,25 +15,25 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Waits before the next attempt. They are randomized so that agents that lost the hub at the same time do not all
-// reconnect at the same time.
+// Waits before the next attempt. They are randomized to spread the attempts of agents that lost the hub at the same
+// time.
 const (
 	firstWait   = 500 * time.Millisecond // upper bound of the first two waits; doubles after that
 	longestWait = protocol.LongestWait
-	healthy     = time.Minute // after a tunnel has been open for this long, the next failure counts as the first
+	healthy     = time.Minute // if a tunnel was open for this long, the next failure counts as the first
 
 	refusedFrom, refusedTo = time.Minute, 5 * time.Minute // wait after a refusal; a new token ends the wait
 
 	// A hub refuses agents whose handshake would have to wait longer than 6 s. If these agents retried after the usual
-	// half a second, most of them would be refused again. With the waits below, 9,000 agents that lost their tunnels at
-	// the same time reconnect within 23 s, after 9,000 failed attempts in total. This is as fast as two cores can admit
-	// them. With the usual waits, it takes 40 s and 30,000 failed attempts. The waits below grow less than the waits after
-	// other failures, because the hub is reachable. Otherwise, agents that failed often while the hub was starting would
-	// reconnect much later than the others.
+	// half second, most of them would be refused again. With the waits below, 9,000 agents that lost their tunnels at
+	// the same time reconnect within 23 s, with a total of 9,000 failed attempts. This is as fast as two cores can
+	// admit them. With the usual waits, they need 40 s and 30,000 failed attempts. The waits below do not grow as long
+	// as the waits after other failures, because the hub is reachable. Otherwise, agents that failed often while the
+	// hub was starting would reconnect much later than the others.
 	turnedAwayFrom, turnedAwayTo, turnedAwayLongest = 4 * time.Second, 10 * time.Second, 16 * time.Second
 )
 
-// Rejection is an error that an early retry cannot resolve.
+// Rejection is an error for which an early retry is pointless.
 type Rejection interface {
 	error
 	// Refused returns the minimum time to wait, or 0 for the usual time.
@@ -60,8 +60,8 @@ func firstLimit(first time.Duration) wait.Backoff {
 	return wait.Backoff{Duration: first / 2, Factor: 2, Cap: longestWait, Steps: math.MaxInt}
 }
 
-// next returns how long to wait after an attempt that ended with err. The opened parameter is how long the tunnel was
-// open, or 0 if it never opened.
+// next returns how long to wait after an attempt that ended with err. opened is how long the tunnel was open, or 0 if
+// it never opened.
 func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	if opened >= healthy {
 		b.limit = firstLimit(b.first)
@@ -98,7 +98,7 @@ func rejection(err error) (time.Duration, bool) {
 	return 0, false
 }
 
-// IsRejection reports whether the hub refused the agent, or the agent has no token to join with.
+// IsRejection reports whether the hub refused the agent, or whether the agent has no token to join with.
 func IsRejection(err error) bool {
 	_, ok := rejection(err)
 	return ok

@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// branch is one open tunnel of a Link. While it moves, a Link briefly has several branches. A branch serves the
-// requests that the hub sends through the tunnel.
+// branch is one open tunnel of a Link. It serves the requests that the hub sends through the tunnel. While a Link moves
+// to another tunnel, it briefly has several branches.
 type branch struct {
 	handler http.Handler
 	server  string
@@ -26,7 +26,7 @@ type branch struct {
 	asked chan struct{} // signals that the hub wants the agent to move; has room for one message
 	keep  atomic.Int64  // how long, in nanoseconds, the hub may use the tunnel after the agent has left it
 
-	left  context.Context // ends when the agent leaves the tunnel
+	left  context.Context // done when the agent leaves the tunnel
 	leave context.CancelFunc
 
 	ended chan struct{} // closed when the tunnel has ended, after err was set
@@ -46,8 +46,8 @@ func newBranch(handler http.Handler, server string) *branch {
 // open returns how long the tunnel has been open. The result is never 0.
 func (b *branch) open() time.Duration { return max(time.Since(b.started), 1) }
 
-// ServeHTTP implements http.Handler. When the agent leaves the tunnel, requests to protocol.PathReport end, which
-// signals to the hub that the agent has left. Other requests continue.
+// ServeHTTP implements http.Handler. When the agent leaves the tunnel, ServeHTTP ends requests to protocol.PathReport
+// to signal this to the hub. Other requests continue.
 func (b *branch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.first.Do(func() { close(b.used) })
 	switch r.URL.Path {
@@ -86,8 +86,8 @@ func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 }
 
 // serve serves requests until the hub closes the tunnel. After the agent has left the tunnel, the hub may use it for
-// the time in b.keep. Once the stopping context has ended, the remaining time is limited to the stop duration. If the
-// tunnel is still open after this time, the agent closes it.
+// the time in b.keep. Once stopping is done, the remaining time is limited to stop. If the tunnel is still open after
+// this time, the agent closes it.
 func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duration) {
 	ctx, cut := context.WithCancel(context.WithoutCancel(stopping))
 	defer cut()
@@ -106,8 +106,8 @@ func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duratio
 	close(b.ended)
 }
 
-// overstayed waits until a tunnel that the agent has left is closed, and returns false. It returns true as soon as the
-// hub is no longer allowed to use the tunnel.
+// overstayed waits until a tunnel that the agent has left is closed, and returns false. It returns true if the tunnel
+// is still open when the hub is no longer allowed to use it.
 func overstayed(stopping context.Context, served <-chan struct{}, stop, keep time.Duration) bool {
 	select {
 	case <-served:

@@ -22,16 +22,16 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// aliveFor is how long the link may go without progress, beyond its planned wait, before the process counts as stuck.
+// aliveFor is how long the link may make no progress after its planned wait before the process is considered stuck.
 const aliveFor = 5 * time.Minute
 
-// Serve serves the hub's requests through an open tunnel until the tunnel ends or ctx is done, and returns why it
+// Serve serves the hub's requests through an open tunnel until the tunnel ends or ctx is done. The error says why it
 // stopped.
 type Serve func(ctx context.Context, h http.Handler) error
 
 // Target specifies where to connect and which identity to use.
 type Target struct {
-	// Servers are the hub's base URLs in the order in which to try them.
+	// Servers are the hub's base URLs, in the order in which they are tried.
 	Servers []string
 	// Dial opens a tunnel to a wss URL. If the hub refuses the tunnel, the error is a *tunnel.HandshakeError.
 	Dial func(ctx context.Context, url string, header http.Header) (Serve, error)
@@ -41,12 +41,12 @@ type Target struct {
 
 // Options configure a Link.
 type Options struct {
-	// Target returns the target for the next attempt. It joins first if necessary. last is the error of the previous
-	// attempt. It is nil for the first attempt and after a tunnel has been open. After an error that is a Rejection, the
-	// link waits for a long time. Target and Changed are called from one goroutine at a time.
+	// Target returns the target for the next attempt. It joins first if necessary. last is the error from the previous
+	// attempt. It is nil for the first attempt and after a tunnel was open. If Target returns a Rejection, the link
+	// waits for a long time. Target and Changed are called from one goroutine at a time.
 	Target func(ctx context.Context, last error) (*Target, error)
-	// Changed returns when there is a join token that has not been tried yet, so that the next attempt does not have to
-	// wait. It also returns when ctx is done.
+	// Changed returns when there is a join token that has not been tried yet, so that the next attempt can start
+	// immediately. It also returns when ctx is done.
 	Changed func(ctx context.Context)
 	// Told is called with the reason whenever an attempt to open a tunnel has failed, and with "" whenever a tunnel is
 	// open. It must not block. It may be nil.
@@ -54,10 +54,10 @@ type Options struct {
 	// Handler serves the hub's requests.
 	Handler http.Handler
 	Log     logr.Logger
-	// Drain is how long the hub may still use tunnels after Run's context has ended.
+	// Drain is how long the hub may still use tunnels once the context of Run is done.
 	Drain time.Duration
-	// Patient makes the link wait as long after its first failures as after many failures, so that a node agent does not
-	// connect before replicas that were disconnected long ago.
+	// Patient makes the link wait as long after its first failures as it would after many failures. A node agent
+	// therefore does not connect before replicas that have been trying for a long time.
 	Patient bool
 	// Jitter returns a random duration in [0, n). It defaults to a uniform distribution.
 	Jitter func(n time.Duration) time.Duration
@@ -72,7 +72,7 @@ type Link struct {
 	state   state
 }
 
-// state is the state that the probes read.
+// state holds the state that probes read.
 type state struct {
 	mu       sync.Mutex // guards the fields below
 	open     int        // tunnels that the agent has not left
@@ -111,9 +111,9 @@ func (l *Link) Alive() bool {
 	return l.state.stopping || l.state.open > 0 || time.Now().Before(l.state.due)
 }
 
-// Run keeps a tunnel open until ctx is done, and never gives up. When ctx is done, the agent leaves its tunnels. The
-// hub then waits for requests in progress and closes the tunnels. Run returns when the tunnels are closed or
-// Options.Drain has passed.
+// Run keeps a tunnel open until ctx is done. It never gives up. When ctx is done, the agent leaves its tunnels. The hub
+// then waits for requests in progress and closes the tunnels. Run returns when the tunnels are closed or Options.Drain
+// has passed.
 func (l *Link) Run(ctx context.Context) {
 	defer l.tunnels.Wait()
 	defer l.stop() // runs before the wait
@@ -137,8 +137,8 @@ func (l *Link) Run(ctx context.Context) {
 	}
 }
 
-// hold opens a tunnel and keeps it and its replacements open until the last of them ends or ctx is done. It returns how
-// long the last tunnel was open and why it ended. The duration is 0 if there was no tunnel.
+// hold opens a tunnel, and keeps the tunnel and its replacements open until the last of them ends or ctx is done. It
+// returns how long the last tunnel was open, or 0 if there was no tunnel, and why it ended.
 func (l *Link) hold(ctx context.Context, last error) (time.Duration, error) {
 	b, err := l.attempt(ctx, last)
 	if err != nil {
@@ -150,7 +150,7 @@ func (l *Link) hold(ctx context.Context, last error) (time.Duration, error) {
 	return b.open(), b.err
 }
 
-// logFailure logs why there is no tunnel, including the hub's reason, if there is one.
+// logFailure logs why there is no tunnel. The log entry includes the hub's reason, if any.
 func (l *Link) logFailure(err error, wait time.Duration) {
 	var refusal protocol.Refusal
 	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) &&
@@ -206,9 +206,9 @@ func (l *Link) serve(ctx context.Context, tunnel Serve, server string) *branch {
 	return b
 }
 
-// dial opens a tunnel to one server with a new token, because the hub accepts each token only once.
+// dial opens a tunnel to one server. It uses a new token, because the hub accepts each token only once.
 func dial(ctx context.Context, target *Target, server string) (Serve, error) {
-	if _, err := protocol.ServerURL(server); err != nil { // checked regardless of where the address comes from
+	if _, err := protocol.ServerURL(server); err != nil { // checked regardless of the source of the address
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	token, err := target.Token()
@@ -234,7 +234,7 @@ func (l *Link) sleep(ctx context.Context, wait time.Duration, refused bool) {
 	<-ctx.Done()
 }
 
-// opened adds n to the number of tunnels that the agent keeps.
+// opened adds n to the number of open tunnels that the agent has not left.
 func (l *Link) opened(n int) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -249,7 +249,7 @@ func (l *Link) stop() {
 	l.state.stopping = true
 }
 
-// progress records that the loop is running, and will run again within the given time.
+// progress records that the loop is running and that its next iteration starts within the given time.
 func (l *Link) progress(wait time.Duration) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

@@ -13,25 +13,25 @@ import (
 
 // These constants control moves to another tunnel.
 const (
-	// lifetime is how long a link uses one tunnel before it moves to another one on its own, plus or minus a quarter. This
-	// rebalances agents among the hub's replicas after a replica was unavailable, and replaces tunnels before an
+	// lifetime is how long a link uses one tunnel, plus or minus a quarter, before it moves to another one. These moves
+	// rebalance agents among the hub's replicas after a replica was unavailable. They also replace tunnels before an
 	// intermediary might close them because of their age.
 	lifetime = 4 * time.Hour
-	// keepOwn is how long the hub may use the old tunnel after a move that the link has started on its own. The hub mainly
-	// needs this time for open shells.
+	// keepOwn is how long the hub may use the old tunnel after a move that the hub did not request. It needs this time
+	// mainly for open shells.
 	keepOwn = time.Hour
 	// takeover is how long the hub may take to start using a new tunnel. After that time, the tunnel counts as used,
 	// even if the hub has not requested a report through it.
 	takeover = 10 * time.Second
-	// settle is how long both tunnels are kept after the hub has started to use the new one, so that the other replicas of
-	// the hub learn about the new tunnel.
+	// settle is how long both tunnels are kept after the hub has started to use the new one. In this time, the other
+	// replicas of the hub are informed about the new tunnel.
 	settle = time.Second
 )
 
 // errSurpassed is returned if a new tunnel ended before the agent had left the old tunnel.
 var errSurpassed = errors.New("the new tunnel ended at once")
 
-// keep keeps a tunnel and its replacements open. It returns the last of them when that tunnel ends or ctx is done.
+// keep keeps a tunnel and its replacements open. It returns the last tunnel when that tunnel ends or ctx is done.
 func (l *Link) keep(ctx context.Context, b *branch) *branch {
 	for {
 		move := true
@@ -99,7 +99,7 @@ func (l *Link) pause(ctx context.Context, b *branch, wait time.Duration) bool {
 	}
 }
 
-// settled waits until the hub uses a new tunnel and the hub's other replicas know about it. It returns false if the
+// settled waits until the hub uses the new tunnel and its other replicas know about the tunnel. It returns false if the
 // tunnel ends or ctx is done first.
 func (l *Link) settled(ctx context.Context, next *branch) bool {
 	timer := time.NewTimer(takeover)

@@ -11,7 +11,7 @@ import "time"
 const (
 	budgetSpan    = time.Minute
 	budgetRepairs = 10
-	fightRepairs  = 3 // number of repairs within budgetSpan that counts as a fight
+	fightRepairs  = 3 // number of repairs within budgetSpan that count as a fight
 	firstPenalty  = 10 * time.Second
 	maxPenalty    = 5 * time.Minute
 )
@@ -20,7 +20,7 @@ const (
 type Budget struct {
 	repairs []time.Time // times of the most recent repairs, at most budgetRepairs
 	penalty time.Duration
-	// Cause is why the last repair was needed. The repaired object no longer shows the reason.
+	// Cause is the reason for the last repair. The repaired object no longer shows it.
 	Cause string
 }
 
@@ -56,7 +56,7 @@ func (b *Budget) Spend(now time.Time) {
 	}
 }
 
-// Fighting reports whether another client keeps reverting the object.
+// Fighting reports whether another client keeps reverting the agent's repairs.
 func (b *Budget) Fighting(now time.Time) bool {
 	if b.Cooldown(now) <= 0 {
 		return false
@@ -68,8 +68,8 @@ func (b *Budget) Fighting(now time.Time) bool {
 	return n >= fightRepairs && b.repairs[n-1].Sub(b.repairs[n-fightRepairs]) < budgetSpan
 }
 
-// Cooldown returns the time until the budget is reset, provided that the object needs no further repair. The result
-// is 0 or negative once the budget may be reset.
+// Cooldown returns the time until the budget can be reset if the object needs no further repair. The result is 0 or
+// negative once the budget can be reset.
 func (b *Budget) Cooldown(now time.Time) time.Duration {
 	if b == nil || len(b.repairs) == 0 {
 		return 0

@@ -24,8 +24,7 @@ type amounts struct {
 	extended         map[corev1.ResourceName]int64
 }
 
-// amountsOf reads a resource list. It reduces amounts above the maximum to the maximum, and omits amounts that are
-// zero.
+// amountsOf converts a resource list. It limits each amount to the maximum, and omits amounts that are zero.
 func amountsOf(list corev1.ResourceList, most int64) amounts {
 	var a amounts
 	for name, q := range list {
@@ -54,8 +53,8 @@ func (a *amounts) extend(name corev1.ResourceName, v int64) {
 	a.extended[name] += v
 }
 
-// Limits on each amount for one node and one pod. They prevent overflows of the sums for up to 8,192 nodes and 524,288
-// pods. The sums themselves cannot be limited, because they are maintained by adding and subtracting.
+// Limits on each amount of a single node or pod. With these limits, the sums for up to 8,192 nodes and 524,288 pods
+// cannot overflow. The sums themselves cannot be limited, because they are updated by addition and subtraction.
 const (
 	maxOfNode = 1 << 50
 	maxOfPod  = 1 << 44
@@ -64,8 +63,7 @@ const (
 // maxDigits is the largest amount without a unit that protocol.Report.Bound accepts.
 const maxDigits = 999_999_999_999_999_999
 
-// bounded returns an amount in units of 1/parts. It reduces a larger amount to the given maximum, to prevent an
-// overflow.
+// bounded returns an amount in units of 1/parts, limited to the given maximum to prevent an overflow.
 func bounded(q resource.Quantity, parts, most int64) int64 {
 	switch {
 	case q.CmpInt64(most/parts) > 0:
@@ -78,7 +76,7 @@ func bounded(q resource.Quantity, parts, most int64) int64 {
 	return q.MilliValue()
 }
 
-// add adds b if sign is 1, and subtracts b if sign is -1.
+// add adds b to a if sign is 1, and subtracts b from a if sign is -1.
 func (a *amounts) add(b amounts, sign int64) {
 	a.milliCPU += sign * b.milliCPU
 	a.memory += sign * b.memory
@@ -107,8 +105,8 @@ const (
 	coarseCPU     = 100    // in milli-CPUs
 )
 
-// strings returns the amounts as quantities, rounded down so that small changes are not visible. It omits amounts that
-// are zero.
+// strings returns the amounts as quantities. It rounds them down, so that small changes are not visible, and omits
+// amounts that are zero.
 func (a *amounts) strings() map[string]string {
 	out := make(map[string]string, 4+len(a.extended))
 	if a.milliCPU > 0 {
@@ -152,7 +150,7 @@ func roundBytes(v int64) string {
 	return resource.NewQuantity(v-v%unit, resource.BinarySI).String()
 }
 
-// tally stores a few numbers for each object and the sums of these numbers, but not the objects themselves.
+// tally stores a few numbers for each object and the sums of these numbers. It does not store the objects themselves.
 type tally[O watch.Object, N any] struct {
 	*watch.Store[O, N]
 	count func(n N, sign int64) // adds to the sum; called under mu
@@ -160,8 +158,8 @@ type tally[O watch.Object, N any] struct {
 	mu sync.Mutex // guards the data that count writes
 }
 
-// begin creates the store. The read function returns the numbers for an object, and seen is called after each event and
-// each list.
+// begin creates the store. The read function returns the numbers for an object. The seen function is called after each
+// event and each list.
 func (t *tally[O, N]) begin(read func(O) N, seen func()) {
 	t.Store = watch.NewStore(watch.Options[O, N]{
 		Read: func(o O) (N, bool) { return read(o), true }, Changed: t.changed, Seen: seen,
@@ -179,8 +177,8 @@ func (t *tally[O, N]) changed(_ watch.Name, before, now *N) {
 	}
 }
 
-// unfinished is the field selector for the pods whose resource requests count. A pod that has finished no longer
-// matches, so the watch reports it as deleted.
+// unfinished is the field selector for pods whose resource requests count. A pod that has finished no longer matches
+// the selector, so the watch reports it as deleted.
 const unfinished = "status.phase!=Succeeded,status.phase!=Failed"
 
 // podTally sums the resource requests of pods.

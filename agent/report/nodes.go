@@ -78,7 +78,7 @@ func nodeReady(conditions []corev1.NodeCondition) bool {
 	return false
 }
 
-// distributionPlain is the distribution that is reported for a cluster without signs of a specific distribution.
+// distributionPlain is reported for a cluster that shows no signs of a specific distribution.
 const distributionPlain = "kubernetes"
 
 // versionDistribution returns the distribution that the API server's version indicates, or "" if it is unknown. An

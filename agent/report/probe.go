@@ -63,8 +63,8 @@ func (p *probe) readyz(ctx context.Context) string {
 // maxChecks is the maximum number of bytes that are read from a /readyz response.
 const maxChecks = 64 << 10
 
-// get sends a request and reads the response without client-go. For a failure response in plain text, such as a
-// response from /readyz, client-go returns neither the code nor the body.
+// get sends a request and reads the response without client-go. If the response is a failure in plain text, for example
+// from /readyz, client-go returns neither the code nor the body.
 func (p *probe) get(ctx context.Context, path string) (code int, body []byte, err error) {
 	client := &http.Client{}
 	if c, ok := p.client.(*rest.RESTClient); ok && c.Client != nil {
@@ -110,8 +110,8 @@ const (
 // maxMessage is the maximum size of a health message, in bytes.
 const maxMessage = 512
 
-// healthState turns the results of probes into a health state that does not flap. The first failure after a success
-// counts only if the next probe fails, too.
+// healthState derives a health state that does not flap from the results of probes. The first failure after a success
+// counts only if the next probe fails as well.
 type healthState struct {
 	health    protocol.Health
 	known     bool
@@ -138,8 +138,8 @@ func (v *healthState) observe(problem string, now time.Time) (again time.Duratio
 	return probeInterval
 }
 
-// interpret returns the problem that a response to /readyz shows, or "" if there is none. The message must stay the
-// same between probes as long as the cause is the same.
+// interpret returns the problem that a response to /readyz shows, or "" if there is none. The message must not change
+// between probes as long as the cause is the same.
 func interpret(ctx context.Context, code int, body []byte, err error) string {
 	switch {
 	case code == http.StatusOK, code == http.StatusForbidden:
@@ -172,7 +172,7 @@ func failingChecks(body []byte) string {
 	return strings.Join(names, ", ")
 }
 
-// cause returns an error message without ports and times, because ports and times differ between probes.
+// cause returns the message of an error without ports and times, which differ between probes.
 func cause(err error) string {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err.Error()

@@ -25,7 +25,7 @@ func (r *Reporter) publish(ctx context.Context) {
 	if !r.awaitFirst(ctx) {
 		return
 	}
-	counted := 0 // the leadership during which requested was computed
+	counted := 0 // the number of the leadership during which requested was computed
 	if leadership, known := r.podsKnown(); known {
 		counted = leadership
 	}
@@ -96,7 +96,7 @@ func (r *Reporter) set(report protocol.Report) {
 	r.putLocked()
 }
 
-// Touch publishes the report again because the settings or the Deployment may have changed.
+// Touch publishes the report again. Call it when the settings or the Deployment may have changed.
 func (r *Reporter) Touch() {
 	r.publishing.Lock()
 	defer r.publishing.Unlock()

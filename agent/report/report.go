@@ -21,13 +21,13 @@ import (
 
 // Options configure a Reporter.
 type Options struct {
-	// Client sends requests to the API server. It decodes core types.
+	// Client accesses the API server. It decodes core types.
 	Client rest.Interface
 	// Stream publishes the report. The Reporter ends the stream when it stops.
 	Stream *stream.Stream
 	// AgentVersion and ClusterUID are part of each report.
 	AgentVersion, ClusterUID string
-	// Restored is the time when a restore of the cluster was last detected. It is part of each report, too.
+	// Restored is the time when a restore of the cluster was last detected. It is also part of each report.
 	Restored time.Time
 	// SettingsDigest returns the digest of the hub's settings in force, or "" if there are none. Call Reporter.Touch
 	// when the digest changes.
@@ -67,7 +67,7 @@ type Reporter struct {
 	latest     *protocol.Report // without the fields that are added during publication; nil before the first report
 }
 
-// facts contains the known facts other than the tallies.
+// facts contains all known facts except for the tallies.
 type facts struct {
 	mu           sync.Mutex // guards the fields below
 	health       healthState
@@ -83,13 +83,13 @@ type role struct {
 	known      bool
 	leads      bool
 	leadership int  // how often this replica has become the leader
-	patient    bool // nodes are not reported until pods are known; the hub already has both from another replica
+	patient    bool // wait for pods before reporting nodes, because the hub already has both from another replica
 }
 
 // resourceState describes how much is known about a resource.
 type resourceState struct {
 	synced bool
-	failed bool // the last request failed, and the resource has never been synced
+	failed bool // the last request failed and the resource has never been synced
 }
 
 // New returns a Reporter. Call Run to start it.
@@ -120,8 +120,8 @@ func New(o Options) *Reporter {
 	return r
 }
 
-// podsChanged schedules a report about pods. The report is sent soon if pods are known for the first time, and
-// otherwise later.
+// podsChanged schedules a report about pods. If pods have just become known, the report is sent soon. Otherwise, it is
+// sent later.
 func (r *Reporter) podsChanged() {
 	if _, known := r.podsKnown(); !known {
 		r.learn(&r.facts.pods, nil)
@@ -130,8 +130,8 @@ func (r *Reporter) podsChanged() {
 	await.Signal(r.later)
 }
 
-// Run reports until ctx is done, and then ends the stream. Every replica reports the API server's health and version.
-// Lead adds the other data.
+// Run sends reports until ctx is done, and then ends the stream. Every replica reports the API server's health and
+// version. Lead adds the other data.
 func (r *Reporter) Run(ctx context.Context) {
 	defer r.options.Stream.End()
 	var running sync.WaitGroup
@@ -185,7 +185,7 @@ func (r *Reporter) Follow() {
 	await.Signal(r.soon)
 }
 
-// Nodes returns the number of nodes in the member, and whether this replica knows this number.
+// Nodes returns the number of nodes in the member and reports whether this replica knows the number.
 func (r *Reporter) Nodes() (int32, bool) {
 	r.facts.mu.Lock()
 	known := r.facts.role.leads && r.facts.nodes.synced
@@ -219,7 +219,7 @@ func (r *Reporter) setVersion(version string, err error) {
 	await.Signal(r.soon)
 }
 
-// failed records that a resource could not be read. It logs the error only once until the resource can be read.
+// failed records that a resource could not be read. It logs no further errors until the resource can be read.
 func (r *Reporter) failed(resource string, k *resourceState, err error) {
 	if first := r.learn(k, err); first {
 		r.options.Log.Error(err, "numbers are missing from the report until this resource can be watched", "resource",
@@ -242,8 +242,8 @@ func (r *Reporter) learn(k *resourceState, err error) (first bool) {
 }
 
 // readiness reports whether enough is known for a first report, and whether pods are known. Data that cannot be read is
-// treated as known. If the API server is unhealthy, the leader does not have to be known, because the election may take
-// a long time.
+// treated as known. The leader need not be known if the API server is unhealthy, because the election may take a long
+// time.
 func (r *Reporter) readiness() (enough, pods bool) {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
@@ -266,7 +266,7 @@ func (r *Reporter) podsKnown() (leadership int, known bool) {
 	return r.facts.role.leadership, r.facts.role.leads && r.facts.pods.synced
 }
 
-// build returns a report that contains the known facts and the given requested amounts.
+// build returns a report with the known facts and the given requested amounts.
 func (r *Reporter) build(requested map[string]string) protocol.Report {
 	nodes, distribution := r.nodes.nodes()
 	nodes.Requested = requested
@@ -287,7 +287,8 @@ func (r *Reporter) build(requested map[string]string) protocol.Report {
 	if f.version != "" {
 		report.Distribution = versionDistribution(f.version)
 		if f.nodes.synced || f.nodes.failed {
-			// Some distributions can be detected only from nodes, so the distribution is unknown until nodes have been read.
+			// Some distributions can be detected only by their nodes, so the distribution is unknown until nodes have
+			// been read.
 			report.Distribution = cmp.Or(report.Distribution, distribution, distributionPlain)
 		}
 	}

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stream sends the latest state of everything that the agent reports to the hub, as lines of JSON.
+// Package stream sends the latest state of everything that the agent reports to the hub as lines of JSON.
 package stream
 
 import (
@@ -18,7 +18,7 @@ type Stream struct {
 	// Opened is called before a reader receives its first line. It may be nil.
 	Opened func()
 
-	ended  chan struct{} // closed when there will be no more lines
+	ended  chan struct{} // closed when no more lines will follow
 	topics map[string]*Topic
 
 	mu      sync.Mutex    // guards the fields below, and all topics
@@ -90,7 +90,7 @@ func (s *Stream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// unsent returns the lines that a reader has not received, and a channel that is closed when there may be more.
+// unsent returns the lines that a reader has not received, and a channel that is closed when there may be more lines.
 func (s *Stream) unsent(to reader) (lines []*protocol.Line, more <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

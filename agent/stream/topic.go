@@ -34,7 +34,7 @@ type entry struct {
 	version uint64
 }
 
-// Put sets the line of a key, truncated to the limits, and reports whether it differs from the previous line. The
+// Put sets the line of a key, truncated to the limits, and reports whether the line differs from the previous one. The
 // caller must not change the line afterward.
 func (t *Topic) Put(key string, line *protocol.Line) bool {
 	line.Bound()
@@ -83,8 +83,8 @@ func (t *Topic) Sync() {
 	}
 }
 
-// Reset removes all lines because another replica is now the leader. Readers receive a line to announce that no more
-// changes follow. The lines that they have received remain valid.
+// Reset removes all lines. It is called when another replica has become the leader. Readers receive a line that marks
+// the end of the changes. The lines that they have already received remain valid.
 func (t *Topic) Reset() {
 	t.stream.mu.Lock()
 	defer t.stream.mu.Unlock()

@@ -4,8 +4,8 @@
 // Package watch keeps the agent's data about objects in the member up to date.
 //
 // A client-go reflector fills a store that holds only the few fields that are used, not whole objects. An informer
-// would hold each object twice, and would not contain the agent's own writes until their events arrive.
-// docs/design/0015-how-the-agent-applies.md explains the reasons.
+// would hold each object twice, and would not contain the agent's own writes until the corresponding events arrive. See
+// docs/design/0015-how-the-agent-applies.md.
 package watch
 
 import (
@@ -40,29 +40,29 @@ type Collection struct {
 	Client rest.Interface
 	// Path is the API path, such as "/api/v1/nodes".
 	Path string
-	// User is the user whose rights are used to read the objects. If it is empty, the agent's rights are used.
+	// User is the user to impersonate when reading the objects. If it is empty, the agent reads them as itself.
 	User string
 	// Labels and Fields are selectors. Empty selectors match all objects.
 	Labels, Fields string
-	// Optional makes the collection count as known even if the API server does not serve the kind or forbids reading
-	// the objects.
+	// Optional means that the collection counts as known even if the API server does not serve the kind or forbids
+	// reading the objects.
 	Optional bool
-	// Page is the maximum number of objects in a page of a list if the API server cannot stream lists as a watch. The
-	// default is 500.
+	// Page is the maximum number of objects per page if the API server cannot stream lists as a watch. It defaults to
+	// 500.
 	Page int64
-	// OnError is called for each failed request. The request is then retried. It may be nil.
+	// OnError is called for each failed request, which is then retried. It may be nil.
 	OnError func(error)
 	Log     logr.Logger
 }
 
-// Follow keeps the store up to date with a collection until ctx is done. The reflector's own log is off, because it
-// would repeat errors that are logged here.
+// Follow keeps the store up to date with a collection until ctx is done. The reflector's own log is disabled, because
+// it would repeat errors that are logged here.
 func (s *Store[O, T]) Follow(ctx context.Context, c Collection) {
 	silent := logr.Discard()
 	ctx = logr.NewContext(ctx, silent)
 	f := follower[O, T]{Collection: c, store: s}
 	source := &cache.ListWatch{ListWithContextFunc: f.list, WatchFuncWithContext: f.watch}
-	// There is no expected type, because the store checks the types of objects.
+	// The expected type is nil, because the store checks the types of objects.
 	reflector := cache.NewReflectorWithOptions(source, nil, s, cache.ReflectorOptions{Name: c.Path, Logger: &silent})
 	reflector.WatchListPageSize = cmp.Or(c.Page, pageSize)
 	reflector.RunWithContext(ctx)
@@ -75,7 +75,7 @@ type follower[O Object, T any] struct {
 }
 
 // list reads a page and keeps only the stored fields of each object, so the whole list is never in memory. It requests
-// the newest version instead of version 0, which API servers return from their cache. The cache may lack the agent's
+// the newest version. API servers would answer a request for version 0 from their cache. The cache may lack the agent's
 // last writes, and responses from it ignore the page size.
 func (f follower[O, T]) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	if options.ResourceVersion == "0" {
@@ -127,8 +127,8 @@ func (f follower[O, T]) request(options *metav1.ListOptions, metadata string) *r
 	return request
 }
 
-// streamRefused reports whether an API server refused a request only because the request was for a list streamed as a
-// watch. In that case, the reflector sends a list request.
+// streamRefused reports whether an API server refused a request only because it cannot stream a list as a watch. In
+// that case, the reflector sends a list request instead.
 func streamRefused(options metav1.ListOptions, err error) bool {
 	return options.SendInitialEvents != nil && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err))
 }

@@ -39,8 +39,8 @@ type Options[O Object, T any] struct {
 	Seen func()
 }
 
-// Store holds a value for each object of a collection. It is a cache.TransformingStore. It also stores the agent's
-// own writes. The API server's response to a write takes precedence until the watch has reached the version in the
+// Store holds a value for each object in a collection. It is a cache.TransformingStore. It also stores the agent's own
+// writes: the API server's response to a write takes precedence until the watch has reached the version in the
 // response.
 type Store[O Object, T any] struct {
 	options Options[O, T]
@@ -71,7 +71,7 @@ func (s *Store[O, T]) Known() <-chan struct{} { return s.known }
 
 func (s *Store[O, T]) setKnown() { s.once.Do(func() { close(s.known) }) }
 
-// Stale reports whether, according to its last response, the API server does not serve the kind. Either the objects
+// Stale reports whether the API server's last response indicates that it does not serve the kind. Either the objects
 // are gone, or the API server has just started.
 func (s *Store[O, T]) Stale() bool {
 	s.mu.Lock()
@@ -147,8 +147,8 @@ func (s *Store[O, T]) Alter(name Name, change func(*T)) {
 	}
 }
 
-// Drop removes an object that turned out to be deleted. If gone returns false for the stored value, the watch has
-// already delivered another object with the same name, and Drop does nothing.
+// Drop removes an object that no longer exists. If gone returns false for the stored value, the watch has already
+// delivered another object with the same name, and Drop does nothing.
 func (s *Store[O, T]) Drop(name Name, gone func(T) bool) {
 	s.mu.Lock()
 	var before *T
@@ -170,7 +170,7 @@ func (s *Store[O, T]) Clear() {
 	}
 }
 
-// put stores an entry. It returns the object's values before and after the call. The caller must hold mu.
+// put stores an entry, and returns the values of the object before and after the change. The caller must hold mu.
 func (s *Store[O, T]) put(e *entry[T]) (before, now *T) {
 	name := e.name()
 	before = s.take(name)
@@ -216,8 +216,8 @@ func (s *Store[O, T]) seen() {
 	}
 }
 
-// Transformer returns a function that converts objects to entries, so that the reflector's own store holds only
-// entries, too.
+// Transformer returns a function that converts objects to entries, so that the reflector's own store also holds only
+// entries.
 func (s *Store[O, T]) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) { return s.entryOf(obj) }
 }
@@ -243,8 +243,8 @@ func (s *Store[O, T]) Update(obj any) error {
 	return nil
 }
 
-// Delete removes an object that was deleted, or that the collection's selectors no longer match, unless the object
-// has been created again.
+// Delete removes an object, unless the object has been created again. The object was deleted, or the collection's
+// selectors no longer match it.
 func (s *Store[O, T]) Delete(obj any) error {
 	e, err := s.entryOf(obj)
 	if err != nil {
@@ -262,11 +262,11 @@ func (s *Store[O, T]) Delete(obj any) error {
 	return nil
 }
 
-// Replace stores all objects of a list. It keeps objects that were written after the list was read. Normally, a list is
-// never older than an earlier event. If the list's version is lower, the API server was restored from a backup, and
-// only the list is valid. Otherwise, a restored role with more rights would be mistaken for the role that the agent
-// applied. If the restore has increased resource versions, a restored object is recognized by its own version, which is
-// lower than the stored version.
+// Replace stores all objects from a list. It keeps objects that were written after the list was read. Normally, a list
+// is never older than an earlier event. If the version of the list is lower, the API server was restored from a backup,
+// and only the list is valid. If the stored objects were kept, a restored role with more rights could be mistaken for
+// the role that the agent applied. If the restore has increased resource versions, a restored object is recognized by
+// its own version, which is lower than the stored version.
 func (s *Store[O, T]) Replace(objs []any, version string) error {
 	listed := make(map[Name]*entry[T], len(objs))
 	for _, obj := range objs {
@@ -310,8 +310,8 @@ func (s *Store[O, T]) Replace(objs []any, version string) error {
 // Resync does nothing.
 func (s *Store[O, T]) Resync() error { return nil }
 
-// entry is the stored part of an object, from the time it is decoded until it is stored. It is a runtime.Object because
-// the reflector requires this.
+// entry is the part of an object that is kept after decoding. It implements runtime.Object because the reflector
+// requires this.
 type entry[T any] struct {
 	metav1.ObjectMeta // namespace, name and version only
 	version           uint64
@@ -346,7 +346,8 @@ func (s *Store[O, T]) entry(o O) *entry[T] {
 	return e
 }
 
-// number returns a resource version as a number. The number increases with each write to any object of a resource.
+// number converts a resource version to a number. The number increases with each write to any object of the same
+// resource.
 func number(version string) uint64 {
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {

@@ -30,8 +30,8 @@ func (r *Runner) readCheckpoint() error {
 	return nil
 }
 
-// reach stores the checkpoint that the hub has sent with instructions. The checkpoint is stored before the
-// instructions, so that the stored checkpoint is never older than the instructions.
+// reach stores the checkpoint that the hub has sent along with instructions. The checkpoint is stored first, so that
+// the stored checkpoint is never older than the stored instructions.
 func (r *Runner) reach(checkpoint string) error {
 	r.mu.Lock()
 	same := r.reached == checkpoint

@@ -21,7 +21,7 @@ import (
 // defaultMode is the mode of files whose mode is not specified.
 const defaultMode = "0600"
 
-// modeOf returns the mode of a file in instructions. The mode has already been checked.
+// modeOf returns the mode of a file in instructions. The mode must have been validated.
 func modeOf(file protocol.HostFile) fs.FileMode {
 	mode, err := strconv.ParseUint(cmp.Or(file.Mode, defaultMode), 8, 12)
 	if err != nil {
@@ -30,7 +30,7 @@ func modeOf(file protocol.HostFile) fs.FileMode {
 	return fs.FileMode(mode & 0o777)
 }
 
-// writeFile writes a file of the instructions to its path under root. It does not touch a file that is already up to
+// writeFile writes a file from the instructions to its path under root. It does not touch a file that is already up to
 // date.
 func writeFile(root string, file protocol.HostFile) error {
 	path := filepath.Join(root, file.Path)
@@ -48,7 +48,7 @@ func writeFile(root string, file protocol.HostFile) error {
 	}
 	err := replaceFile(path, file.Content, func(out *os.File) error {
 		if os.Geteuid() != 0 && file.UID == 0 && file.GID == 0 {
-			return out.Chmod(modeOf(file)) // an agent that does not run as root, as in tests, already owns its files
+			return out.Chmod(modeOf(file)) // an agent that does not run as root already owns its files
 		}
 		return errors.Join(out.Chown(file.UID, file.GID), out.Chmod(modeOf(file)))
 	})
@@ -58,9 +58,9 @@ func writeFile(root string, file protocol.HostFile) error {
 	return nil
 }
 
-// folderMode returns the mode for missing directories. Under /etc, other programs write files that all users can read,
-// such as a kubeconfig, so other users must be able to enter the directories. The mode of each file determines who can
-// read the file.
+// folderMode returns the mode for missing directories. Other programs write files under /etc that all users may read,
+// such as a kubeconfig. All users must therefore be able to enter directories under /etc. The mode of each file
+// determines who can read the file.
 func folderMode(path string) fs.FileMode {
 	if strings.HasPrefix(filepath.Clean(path), "/etc/") {
 		return 0o755

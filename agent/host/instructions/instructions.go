@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// all ensures that all one-time instructions have run, and reports whether they have succeeded.
+// all ensures that all one-time instructions have run, and reports whether they succeeded.
 func (r *Runner) all(ctx context.Context, o *order, instructions []protocol.HostInstruction) bool {
 	for _, instruction := range instructions {
 		if ctx.Err() != nil || r.current() != o || !r.once(ctx, o, instruction) {
@@ -31,7 +31,7 @@ func (r *Runner) fail(o *order, phase protocol.HostPhase, id, message, output st
 	})
 }
 
-// once ensures that an instruction has run, and reports whether it has succeeded.
+// once ensures that an instruction has run, and reports whether it succeeded.
 func (r *Runner) once(ctx context.Context, o *order, instruction protocol.HostInstruction) bool {
 	r.update(o, func(p *protocol.HostProgress) { p.Instruction = instruction.ID })
 	why, failed := "see the log of the agent on the machine", error(nil)
@@ -139,8 +139,8 @@ func (r *Runner) noteProbe(o *order, name string, successful bool) {
 	})
 }
 
-// repeat runs a periodic instruction repeatedly. The last run is not remembered, so after a restart of the agent, the
-// instruction runs immediately.
+// repeat runs a periodic instruction repeatedly. The time of the last run is not stored, so the instruction runs
+// immediately after the agent has been restarted.
 func (r *Runner) repeat(ctx context.Context, o *order, instruction protocol.HostInstruction) {
 	for {
 		result := execute(ctx, instruction)

@@ -32,7 +32,7 @@ const (
 )
 
 // maxEntries is the maximum number of instructions in the journal. A host that has run this many instructions accepts
-// no more until it has been cleaned.
+// no further instructions until it has been cleaned.
 const maxEntries = 10000
 
 // Result is the result of an instruction that has ended.
@@ -61,7 +61,7 @@ type journal struct{ folder string }
 
 func (j journal) entry(id string) string { return filepath.Join(j.folder, id) }
 
-// look returns the state of an instruction, its result if it has ended, and the digest with which it started.
+// look returns the state of an instruction, its result if it has ended, and its digest when it started.
 func (j journal) look(id string) (state, Result, string, error) {
 	entry := j.entry(id)
 	digest, err := os.ReadFile(filepath.Join(entry, fileBegun))
@@ -92,9 +92,9 @@ func (j journal) look(id string) (state, Result, string, error) {
 	return ended, result, string(digest), nil
 }
 
-// busy reports whether any instruction other than the given ones is running.
+// busy reports whether any instruction is running, except for the given instructions.
 func (j journal) busy(but []protocol.HostInstruction) bool {
-	known, _ := os.ReadDir(j.folder) // if the directory cannot be read, starting an instruction returns the error
+	known, _ := os.ReadDir(j.folder) // if the directory cannot be read, the start of an instruction returns the error
 	for _, entry := range known {
 		if slices.ContainsFunc(but, func(i protocol.HostInstruction) bool { return i.ID == entry.Name() }) {
 			continue
@@ -106,8 +106,8 @@ func (j journal) busy(but []protocol.HostInstruction) bool {
 	return false
 }
 
-// stopStarts ends running instructions that start a service if the next instructions begin by stopping that service.
-// It tells the supervisors of the running instructions to end them.
+// stopStarts tells supervisors to end running instructions that start a service, if the next instructions begin by
+// stopping that service.
 func (j journal) stopStarts(next []protocol.HostInstruction) error {
 	if len(next) == 0 || !strings.HasPrefix(next[0].ID, protocol.HostStopPrefix) {
 		return nil
@@ -131,8 +131,8 @@ func (j journal) stopStarts(next []protocol.HostInstruction) error {
 }
 
 // prepare writes the files that a supervisor needs for an instruction. It does nothing if a supervisor has already been
-// started, possibly by an agent that was killed. That supervisor writes its result to the space that is already
-// reserved.
+// started, possibly by an agent that has since been killed. That supervisor writes its result to the space that is
+// already reserved.
 func (j journal) prepare(instruction protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -165,11 +165,11 @@ func (j journal) prepare(instruction protocol.HostInstruction) error {
 	return WriteDurably(filepath.Join(entry, fileInstruction), raw)
 }
 
-// reservedSize exceeds the size of any result. A byte of output can take up to six bytes in JSON.
+// reservedSize exceeds the size of any result, in bytes. A byte of output can take up to six bytes in JSON.
 const reservedSize = 8 * outputTail
 
 // reserve reserves disk space for the result of an instruction, so the result can be written even if the instruction
-// fills the disk. The content is random, because some file systems use no space for zeros.
+// fills the disk. The content is random, because some file systems allocate no space for zeros.
 func reserve(entry string) (err error) {
 	path := filepath.Join(entry, fileReserved)
 	if info, err := os.Stat(path); err == nil && info.Size() == reservedSize {
@@ -203,7 +203,7 @@ func writeResult(entry string, result Result) error {
 	}
 	path := filepath.Join(entry, fileReserved)
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if errors.Is(err, fs.ErrNotExist) { // an earlier agent version prepared this instruction
+	if errors.Is(err, fs.ErrNotExist) { // an earlier version of the agent prepared this instruction
 		return WriteDurably(filepath.Join(entry, fileResult), raw)
 	} else if err != nil {
 		return err
@@ -223,8 +223,8 @@ func writeResult(entry string, result Result) error {
 	return syncFolder(entry)
 }
 
-// prune removes the entries of instructions that are not running, no longer belong to the host, and can run again
-// without harm. It never removes any other entry, because a restored hub may send old instructions again.
+// prune removes the entries of instructions that are not running, are no longer assigned to the host, and can run again
+// without harm. It removes no other entries, because a restored hub may send old instructions again.
 func (j journal) prune(present []protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil {
@@ -246,7 +246,7 @@ func (j journal) prune(present []protocol.HostInstruction) error {
 	return errors.Join(errs...)
 }
 
-// settle removes the files that only a supervisor needs. They contain the instruction's variables.
+// settle removes the files that only a supervisor needs. These files contain the instruction's variables.
 func (j journal) settle(id string) error {
 	var errs []error
 	for _, name := range []string{fileInstruction, fileReserved, fileEnd} {
@@ -257,8 +257,8 @@ func (j journal) settle(id string) error {
 	return errors.Join(errs...)
 }
 
-// begin records that an instruction is starting. It returns fs.ErrExist if any process has already started the
-// instruction. It detects this by creating the file exclusively.
+// begin records the start of an instruction. It creates a file exclusively, and returns fs.ErrExist if any process has
+// already started the instruction.
 func begin(entry, digest string) error {
 	path := filepath.Join(entry, fileBegun)
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -274,8 +274,8 @@ func begin(entry, digest string) error {
 	return syncFolder(entry)
 }
 
-// lock locks a file for as long as the file is open. It returns unix.EWOULDBLOCK if another process has locked the
-// file.
+// lock opens and locks a file. The lock is held until the file is closed. It returns unix.EWOULDBLOCK if another
+// process has locked the file.
 func lock(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -305,7 +305,7 @@ func isLocked(path string) (bool, error) {
 	return false, nil
 }
 
-// makeFolder durably creates a directory that only its owner can enter, along with missing parent directories.
+// makeFolder durably creates a directory that only its owner can enter. It also creates missing parent directories.
 func makeFolder(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err

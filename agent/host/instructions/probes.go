@@ -23,8 +23,8 @@ import (
 // maxProbeBody is how much of the response to a probe is read, in bytes.
 const maxProbeBody = 64 << 10
 
-// watchProbe runs a probe repeatedly until ctx is done, and calls the changed function when the probe starts to succeed
-// or fail. Initially, the probe is failing.
+// watchProbe runs a probe repeatedly until ctx is done, and calls the changed function whenever the probe begins to
+// succeed or fail. The probe is initially considered failing.
 func watchProbe(ctx context.Context, root string, probe protocol.HostProbe, changed func(successful bool)) {
 	threshold, failures, successful := cmp.Or(probe.FailureThreshold, protocol.DefaultProbeFailures), 0, false
 	for {
@@ -51,7 +51,7 @@ func watchProbe(ctx context.Context, root string, probe protocol.HostProbe, chan
 	}
 }
 
-// tryProbe makes one attempt over a new connection, because certificates and servers change between attempts.
+// tryProbe makes one attempt. It uses a new connection, because certificates and servers change between attempts.
 func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error {
 	ctx, cancel := context.WithTimeout(ctx, probe.Timeout())
 	defer cancel()
@@ -80,9 +80,8 @@ func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error 
 	return nil
 }
 
-// dialLoopback dials an address. If the connection to a loopback address is refused, it tries the loopback address of
-// the other IP family, because on a machine with a single IP family, services listen only on the address of that
-// family.
+// dialLoopback dials an address. If a loopback address refuses the connection, dialLoopback tries the loopback address
+// of the other IP family. On a machine with a single IP family, services listen only on the address of that family.
 func dialLoopback(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := &net.Dialer{}
 	conn, err := dialer.DialContext(ctx, network, address)

@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// withGroup makes a command run in a new process group, so that all of its processes can be killed together. The kernel
-// also kills the command if its supervisor exits. The caller must call the returned function after the command has
-// exited.
+// withGroup makes a command run in a new process group, so that all processes of the command can be killed together.
+// The kernel also kills the command if its supervisor exits. The caller must call the returned function after the
+// command has exited.
 func withGroup(command *exec.Cmd) func() {
 	runtime.LockOSThread() // the kernel sends the signal when the thread that started the command exits
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

@@ -18,21 +18,21 @@ import (
 
 const (
 	redacted = "<secret>"
-	// shortestVariable is the minimum length of a variable's value that counts as a secret. shortestWord is the
-	// corresponding minimum for a word in a file. Shorter values could occur in any text by chance.
+	// shortestVariable is the minimum length, in bytes, at which a variable's value counts as a secret. shortestWord is
+	// the minimum for a word in a file. Shorter values could occur in any text by chance.
 	shortestVariable = 4
 	shortestWord     = 12
-	// longestName is the length at which a word in a command no longer counts as the name of a secret, because such a
-	// long word may be a secret itself.
+	// longestName is the length, in bytes, at which a word in a command no longer counts as the name of a secret. Such
+	// a long word may itself be a secret.
 	longestName = 24
-	// reportedLines and reportedBytes limit the part of an instruction's output that is reported.
+	// reportedLines and reportedBytes limit how much of an instruction's output is reported.
 	reportedLines = 20
 	reportedBytes = 2 << 10
 )
 
-// secretsOf returns the strings that must not appear in reports about instructions, both plain and encoded: the values
-// of variables, named secrets in commands, words in files that not all users can read, and proxy passwords. Longer
-// strings come first, so that a secret is replaced before another secret that is part of it.
+// secretsOf returns the strings that must not appear in reports about instructions: the values of variables, named
+// secrets in commands, words in files that not all users can read, and proxy passwords. It returns each of them plain
+// and encoded. Longer strings come first, so that a secret is replaced before any secret that it contains.
 func secretsOf(all *protocol.HostInstructions) []string {
 	var secrets []string
 	for _, variable := range inherited() {
@@ -79,7 +79,7 @@ func add(secrets []string, secret string, shortest int) []string {
 	return append(secrets, encoded(secret)...)
 }
 
-// encoded returns the base64 encodings of a text for every possible alignment within encoded data. Each encoding
+// encoded returns the base64 encodings of a text for all possible alignments within encoded data. Each encoding
 // contains only the characters that do not depend on the surrounding data.
 func encoded(text string) []string {
 	var forms []string
@@ -96,7 +96,7 @@ func encoded(text string) []string {
 
 var (
 	secretName = regexp.MustCompile(`(?i)(token|passw|passphrase|secret|credential|api-?_?key|access-?_?key|private-?_?key|auth|^bearer$|^basic$)`)
-	// pathName matches the end of a flag's name if the flag's value is the path of a secret.
+	// pathName matches the name of a flag whose value is the path of a secret. It matches only the end of the name.
 	pathName = regexp.MustCompile(`(?i)(file|dir|path)$`)
 	userInfo = regexp.MustCompile(`[a-z]://([^/@\s]+)@`)
 )

@@ -1,16 +1,15 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package instructions carries out the instructions of a host: files, one-time and periodic instructions, and
-// probes.
+// Package instructions carries out a host's instructions: files, one-time and periodic instructions, and probes.
 //
 // A journal ensures that a one-time instruction never runs again after a crash. The journal has a directory for each
 // instruction.
 //
 // Each instruction has its own supervisor, which is a separate process. The supervisor creates the file "begun"
 // exclusively before the command starts, and "result.json" after the command has exited. The agent only reads these
-// files. The file system thus ensures that a command starts only once. If the agent is killed, the next agent can read
-// the outcome.
+// files. The exclusive creation ensures that a command starts only once. If the agent is killed, the next agent can
+// read the result.
 package instructions
 
 import (
@@ -39,14 +38,14 @@ const (
 
 	// fileRetry is the interval between attempts to write files.
 	fileRetry = 30 * time.Second
-	// lockPoll is the interval at which an instruction that another process supervises is checked.
+	// lockPoll is how often to check an instruction that another process supervises.
 	lockPoll = 200 * time.Millisecond
-	// maxStarts is the maximum number of supervisors that are started for one instruction if it fails to start.
+	// maxStarts is the maximum number of supervisors that are started for an instruction that fails to start.
 	maxStarts = 20
 )
 
-// ErrCleaning is returned while a host accepts no instructions because its previous instructions are still being
-// cleaned up.
+// ErrCleaning is returned while a host accepts no instructions because it is still being cleaned up after the previous
+// instructions.
 var ErrCleaning = errors.New("the host is being cleaned; try again when it is")
 
 // Options configure a Runner.
@@ -71,7 +70,8 @@ type Runner struct {
 	journal journal
 	wake    chan struct{} // has room for one element; signals that the instructions have changed
 
-	// setting is held while instructions are stored and replaced, so that the Runner carries out only stored instructions.
+	// setting is held while instructions are stored and replaced, so that the Runner carries out only instructions that
+	// have been stored.
 	setting sync.Mutex
 
 	mu       sync.Mutex // guards the fields below
@@ -82,11 +82,11 @@ type Runner struct {
 	periodic map[string]string // why periodic instructions fail, by ID
 }
 
-// order is the format in which instructions are stored. Agents of other versions must be able to read it.
+// order is the storage format of instructions. Other versions of the agent must be able to read it.
 type order struct {
-	// Version is the hub's version of the instructions.
+	// Version is the version that the hub assigned to the instructions.
 	Version string `json:"version"`
-	// Taken is true if the instructions were removed and only cleaning remains.
+	// Taken is true if the instructions were removed and only the cleanup remains.
 	Taken bool `json:"taken,omitempty"`
 	// Cleaned is true if everything except the journal and this file has been cleaned.
 	Cleaned bool `json:"cleaned,omitempty"`
@@ -131,11 +131,11 @@ func New(o Options) (*Runner, error) {
 
 func (r *Runner) stored() string { return filepath.Join(r.options.State, fileStored) }
 
-// Set stores instructions durably. These instructions then replace the previous instructions. It does not end a running
-// instruction. If instructions is nil, Set removes the current instructions: their Clean instructions run, their files
-// are removed, and the journal is emptied. If the instructions come from another owner, Set also removes the current
-// instructions. It then returns ErrCleaning, without storing the new instructions, until the machine is clean. The
-// checkpoint is stored before the instructions. It is empty if the hub has sent none.
+// Set stores instructions durably, and replaces the previous instructions. It does not end a running instruction. If
+// instructions is nil, Set removes the current instructions: their Clean instructions run, their files are removed, and
+// the journal is emptied. If the new instructions come from another owner, Set also removes the current instructions.
+// Until the machine is clean, it returns ErrCleaning and does not store the new instructions. Set stores the checkpoint
+// before the instructions. The checkpoint is empty if the hub has sent none.
 func (r *Runner) Set(checkpoint, version string, instructions *protocol.HostInstructions) error {
 	r.setting.Lock()
 	defer r.setting.Unlock()
@@ -210,7 +210,7 @@ func (r *Runner) take(o *order) {
 	r.changed()
 }
 
-// Progress returns the progress of the instructions. The result is empty if there are no instructions.
+// Progress returns the progress of the instructions, or an empty result if there are none.
 func (r *Runner) Progress() protocol.HostProgress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -257,8 +257,8 @@ func (r *Runner) current() *order {
 	return r.order
 }
 
-// Run carries out instructions until ctx is done. After that, a running instruction continues, and the next Runner
-// finds its result.
+// Run carries out instructions until ctx is done. Any instruction that is still running then continues, and the next
+// Runner finds its result.
 func (r *Runner) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		o := r.current()
@@ -369,8 +369,8 @@ func (r *Runner) clean(ctx context.Context, o *order) bool {
 }
 
 // forget removes the journal and then the instructions, so that the same instructions can be carried out again. It
-// first records that cleaning has finished. Otherwise, if the agent were killed in between, the next agent would
-// find no journal and clean the machine again.
+// first records that the cleanup has finished. Otherwise, if the agent were killed between the two removals, the next
+// agent would find no journal and clean the machine again.
 func (r *Runner) forget(o order) error {
 	o.Cleaned = true
 	if err := r.store(&o); err != nil {

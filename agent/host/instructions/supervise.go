@@ -37,8 +37,8 @@ const (
 )
 
 // Supervise runs the instruction in a directory of the journal and writes its result. It does nothing if the
-// instruction has already started. Supervise is called in a separate process that outlives the agent, so that the new
-// agent finds the running instruction, or its result, if the instruction itself restarts or upgrades the agent.
+// instruction has already started. Supervise is called in a separate process that outlives the agent. If the
+// instruction restarts or upgrades the agent, the new agent therefore finds the running instruction or its result.
 func Supervise(ctx context.Context, entry string) error {
 	held, err := lock(filepath.Join(entry, fileLock))
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -74,8 +74,8 @@ func Supervise(ctx context.Context, entry string) error {
 // endPoll is the interval at which a supervisor checks whether to end its instruction.
 const endPoll = 500 * time.Millisecond
 
-// awaitEnd calls the end function when the agent requests the end of the instruction. It returns after the call, or
-// when ctx is done.
+// awaitEnd calls the end function when the agent requests the end of the instruction. It returns after the call or when
+// ctx is done.
 func awaitEnd(ctx context.Context, entry string, end func()) {
 	for await.Time(ctx, endPoll) {
 		if _, err := os.Stat(filepath.Join(entry, fileEnd)); err == nil {
@@ -127,7 +127,7 @@ func environment(instruction protocol.HostInstruction) []string {
 	return env
 }
 
-// inherited returns the agent's own variables that commands inherit: proxies, variables of installers and their
+// inherited returns the environment variables that commands inherit from the agent: proxies, variables of installers,
 // download locations, and trusted CAs. The machine's administrator sets these variables.
 func inherited() []string {
 	known := []string{
@@ -159,8 +159,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns the complete lines that have been kept. A partial line is omitted, because it might contain part of a
-// secret, which would not be recognized.
+// String returns the complete lines that have been kept. It omits a partial first line, because the line might contain
+// part of a secret, which would not be recognized.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

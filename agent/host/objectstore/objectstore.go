@@ -34,13 +34,13 @@ const (
 	// defaultEndpoint and defaultRegion are the values for AWS. A private store accepts any region.
 	defaultEndpoint = "s3.amazonaws.com"
 	defaultRegion   = "us-east-1"
-	// partSize is the size, in bytes, of the parts in which a large file is sent. A part that fails is sent again.
+	// partSize is the size, in bytes, of the parts of a large file. A part is sent again if its transfer fails.
 	partSize = 16 << 20
 	// tries is the maximum number of attempts for a request.
 	tries = 5
-	// stall is how long a copy may go without data from the store before it fails.
+	// stall is how long a copy may wait for data from the store before it fails.
 	stall = time.Minute
-	// sumKey is the key in an object's metadata that holds the SHA-256 of the file.
+	// sumKey is the key of the file's SHA-256 hash in an object's metadata.
 	sumKey = "Sha256"
 )
 
@@ -50,8 +50,8 @@ type Object struct {
 	Endpoint string
 	// Bucket, Region and Key identify the object.
 	Bucket, Region, Key string
-	// BucketLookup defines how requests address the bucket: LookupDNS, LookupPath, or empty to choose the method
-	// based on the endpoint.
+	// BucketLookup defines how requests address the bucket: LookupDNS or LookupPath. If it is empty, the method depends
+	// on the endpoint.
 	BucketLookup string
 }
 
@@ -79,8 +79,8 @@ func (o Object) String() string {
 	return fmt.Sprintf("%s in the bucket %s at %s", o.Key, o.Bucket, cmp.Or(o.Endpoint, defaultEndpoint))
 }
 
-// Credentials identify a user to a store. If AccessKey is empty, the machine's own permissions are used, which AWS
-// supports.
+// Credentials identify a user to a store. If AccessKey is empty, the machine's own permissions are used. AWS supports
+// this.
 type Credentials struct {
 	AccessKey, SecretKey string
 	// CA contains the PEM-encoded CA certificates that are used to verify the store's certificate. If it is empty, the
@@ -198,8 +198,8 @@ func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, st
 	return nil
 }
 
-// fits returns an error if an object would fill the disk, because the disk also holds the control plane's etcd data.
-// The disk must have room for the copy and for the data that is created from it.
+// fits returns an error if an object would fill the disk. The disk also holds the control plane's etcd data. It must
+// have room for the copy and for the data that is restored from the copy.
 func fits(size int64, file *os.File) error {
 	if size < 0 {
 		return errors.New("the store does not say how large it is")
@@ -253,7 +253,8 @@ func dial(o Object, c Credentials) (*minio.Client, error) {
 	return store, nil
 }
 
-// These limits apply to responses other than the content of an object, because the library decodes XML of any size.
+// These limits apply to all responses except for the content of objects. They are needed because the library decodes
+// XML of any size.
 const (
 	maxHeader = 64 << 10
 	maxAnswer = 256 << 10
