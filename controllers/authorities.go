@@ -49,8 +49,8 @@ func authorities(s shared) []wiring.Controller {
 				wiring.OnChange(&corev1.Secret{}, wiring.Named(keeper.Secret)),
 				wiring.RequestOnStart(keeper.Secret),
 				wiring.RequestOnCall(keeper.Secret, s.Trust.OnChange, 0),
-				// The removal of an old authority may have been waiting only for this member, which has now either
-				// confirmed the new authority or been lost.
+				// An old authority may have been kept only for this member. The member has now confirmed the new
+				// authority or has been lost.
 				wiring.RequestOnCall(keeper.Secret, wiring.WithoutName(s.Members.OnChange), time.Second),
 			},
 		},

@@ -41,15 +41,15 @@ func (w *workspaces) baselines() wiring.Controller {
 	}
 }
 
-// changedSources returns the Baselines that use a changed ConfigMap or Secret.
+// changedSources returns a source that enqueues the Baselines that use a changed ConfigMap or Secret.
 func (w *workspaces) changedSources(kind string) source.Source {
 	affected := index.Enqueue(w.client, index.SourceToBaselines(kind))
 	return source.Kind(
 		w.baselineSources, client.Object(index.SourceMetadata(kind)), affected, predicate.ResourceVersionChangedPredicate{})
 }
 
-// sources reads the metadata of the ConfigMaps and Secrets that Baselines may use from a cache. It watches each kind
-// from the first use on, so a hub without such Baselines has no watch.
+// sources reads the metadata of the ConfigMaps and Secrets that Baselines may use from a cache. It starts to watch a
+// kind when the kind is first used, so a hub without such Baselines has no watch.
 type sources struct {
 	client.Reader
 	start map[string]func() error

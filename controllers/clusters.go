@@ -52,8 +52,8 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 			Name: revocation, Reconciler: revoker, EveryReplica: true,
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&v1.Cluster{}), wiring.OnOwnedChange(&corev1.Secret{}, builder.MatchEveryOwner),
-				// If an agent was revoked just before its tunnel opened, the event for the revocation has already been
-				// processed.
+				// This trigger is needed if an agent was revoked just before its tunnel opened: the event for the
+				// revocation has already been processed.
 				wiring.OnCall(s.Members.OnOpen, 0),
 			},
 		},
@@ -62,8 +62,8 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&v1.Cluster{}), wiring.OnOwnedChange(&corev1.Secret{}, builder.MatchEveryOwner),
 				wiring.OnOtherChange(&v1.Cluster{}, reconciler.Places.Handler()), wiring.OnStart(reconciler.Lead),
-				// An agent usually reports within 50 ms of connecting. With this delay, the status does not have to say
-				// that the report is missing.
+				// An agent usually reports within 50 ms of connecting. Because of this delay, the status never has to
+				// say that the report is missing.
 				wiring.OnCall(s.Members.OnChange, 50*time.Millisecond),
 				onOutcome(deliveries, 50*time.Millisecond, set.Guards, set.Direct),
 				wiring.RequestAllOnCall(s.clusterNames, s.Trust.OnChange), wiring.OnCall(upgrades.OnTurn, 0),
@@ -97,8 +97,8 @@ func profiles(s shared) wiring.Controller {
 	}
 }
 
-// hosts lists the controllers for Hosts. They let machines join, send instructions from Secrets to machines, and close
-// the tunnels of revoked agents.
+// hosts lists the controllers for Hosts. They create join tokens, send the instructions in Secrets to machines, and
+// close the tunnels of revoked agents.
 func hosts(s shared) []wiring.Controller {
 	revoker := &host.Revoker{Client: s.client, Live: s.live, Tunnels: s.Members.Tunnels}
 	reconciler := &host.Reconciler{

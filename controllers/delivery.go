@@ -21,7 +21,7 @@ import (
 )
 
 // leaving returns a function that reports whether a Cluster is being deleted or no longer exists. The function reads
-// from the same cache as the controllers, so it sees the same state.
+// from the controllers' cache, so it sees the same state as they do.
 func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool {
 	return func(ctx context.Context, name types.NamespacedName) bool {
 		cluster := &v1.Cluster{}
@@ -40,15 +40,15 @@ func readOnly(hub client.Reader) func(context.Context, types.NamespacedName) (bo
 	}
 }
 
-// counter runs the delivery store. When the manager becomes the leader, counter lists the objects on the hub. No set
-// may be removed as obsolete until all of these objects have been reconciled.
+// counter runs the delivery store. When the manager becomes the leader, counter lists the objects on the hub. Obsolete
+// sets must not be removed until all of these objects have been reconciled.
 type counter struct {
 	*delivery.Store
 	hub client.Reader
 }
 
-// recount is the interval at which the hub's objects are listed again, because objects may be deleted before they are
-// reconciled.
+// recount is the interval at which the hub's objects are listed again. Repeated lists are needed because objects may be
+// deleted before they are reconciled.
 const recount = 5 * time.Second
 
 // Start sends sets until ctx is canceled.
@@ -77,7 +77,7 @@ func (c counter) Start(ctx context.Context) error {
 	return c.Store.Start(ctx)
 }
 
-// awaits reports to the observer which owners the store is waiting for.
+// awaits tells the observer which owners the store is waiting for.
 func (c counter) awaits() {
 	if c.Observer.Awaited != nil {
 		c.Observer.Awaited(c.Awaited())

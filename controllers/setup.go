@@ -38,15 +38,15 @@ type Options struct {
 	Trust   *trust.Holder
 	// Deliveries observes the sets that are sent to members.
 	Deliveries delivery.Observer
-	// Checkpoints are sent along with sets. If Checkpoints is nil, a restore of etcd is not detected.
+	// Checkpoints provides the checkpoints that are sent along with sets. If it is nil, a restore of etcd is not
+	// detected.
 	Checkpoints *checkpoint.Recorder
-	// Issuer signs users' tokens. If Issuer is nil, users do not sign in to the hub.
+	// Issuer signs users' tokens. It is nil if users do not sign in to the hub.
 	Issuer *issuer.Server
 	// Synced reports whether this replica knows which members are connected to the other replicas. If Synced is nil,
 	// these members count as known.
 	Synced func() bool
-	// Started is the time when this manager started to accept tunnels. If Started is zero, the time of the call to
-	// Setup is used.
+	// Started is the time when this manager began to accept tunnels. It defaults to the time of the call to Setup.
 	Started time.Time
 }
 
@@ -90,7 +90,7 @@ func newShared(mgr ctrl.Manager, o Options) shared {
 
 func (s shared) recorder(name string) events.EventRecorder { return s.mgr.GetEventRecorder(name) }
 
-// output returns the clients with which the controller of the given name writes statuses and records events.
+// output returns the clients that the controller with the given name uses to write statuses and record events.
 func (s shared) output(name string) status.Output {
 	return status.Output{Client: s.client, Recorder: s.recorder(name), Now: time.Now}
 }

@@ -37,7 +37,7 @@ func (s shared) onSecret(secrets cache.Cache, affected index.Lookup) wiring.Trig
 		predicate.ResourceVersionChangedPredicate{}))
 }
 
-// onOutcome returns a trigger that enqueues the owners of sets whose outcome has changed. It does so after a delay.
+// onOutcome returns a trigger that enqueues the owners of sets whose outcome has changed, after the given delay.
 func onOutcome(deliveries *delivery.Store, delay time.Duration, kinds ...string) wiring.Trigger {
 	return wiring.OnCall(ownersOf(deliveries, kinds...), delay)
 }
@@ -54,17 +54,17 @@ func ownersOf(deliveries *delivery.Store, kinds ...string) func(func(types.Names
 	}
 }
 
-// returnTime returns how long an agent may take to reconnect after the manager started. It is the sum of an agent's
-// longest wait and the time that the hub needs to admit all agents. During this time, a wave does not continue without
-// a missing agent, and a Plan does not start if a missing agent may have newer information about it.
+// returnTime returns how long an agent may take to reconnect after the manager has started: an agent's longest wait
+// plus the time that the hub needs to admit all agents. During this time, a wave does not continue without a missing
+// agent. A Plan does not start if a missing agent may have newer information about it.
 func returnTime(clusters int) time.Duration {
 	return protocol.LongestReturn + members.AdmissionTime(clusters)
 }
 
 func since(at time.Time) func() time.Time { return func() time.Time { return at } }
 
-// firstConnected returns a function that returns the time when this manager learned of the first agent connected to any
-// replica. Until then, the function returns the zero time.
+// firstConnected returns a function that returns the time when this manager was first informed of an agent that is
+// connected to any replica. Until then, the function returns the zero time.
 func firstConnected(states *members.States, notices *members.Notices) func() time.Time {
 	var first atomic.Pointer[time.Time]
 	look := func(member types.NamespacedName) {
@@ -83,8 +83,7 @@ func firstConnected(states *members.States, notices *members.Notices) func() tim
 }
 
 // settled returns a function that reports whether agents have had enough time to reconnect. The from function returns
-// the time when agents could start to reconnect, or the zero time if they cannot reconnect yet. Until then, the
-// returned function returns false.
+// the time since when agents have been able to reconnect. While that time is zero, the returned function returns false.
 func (s shared) settled(from func() time.Time) func() bool {
 	var returned atomic.Bool // once true, this stays true
 	return func() bool {

@@ -93,8 +93,8 @@ func (w *workspaces) runnables() []manager.Runnable {
 	}
 }
 
-// controllers lists the controllers. Changes to members are collected for a short time, so that an object is reconciled
-// once for many results, and many objects are sent before the first status is written.
+// controllers lists the controllers. Changes to members are collected for a short time. An object is then reconciled
+// only once for many results, and many objects are sent before the first status is written.
 //
 // Each controller's kind is watched without a predicate. If a status was computed from an outdated cache, the event for
 // the status write therefore triggers a correction.
@@ -106,8 +106,8 @@ func (w *workspaces) controllers() []wiring.Controller {
 	}, w.bindings()...)
 }
 
-// direct returns the controller for the data that agents need to verify users' tokens. When a User, an AuthProvider, a
-// session or the keys have changed, the controller reconciles all Clusters with direct access.
+// direct returns the controller for the data that agents need to verify users' tokens. If a User, an AuthProvider, a
+// session or the keys change, the controller reconciles all Clusters with direct access.
 func (w *workspaces) direct() wiring.Controller {
 	reconciler := &direct.Reconciler{Client: w.client, Deliveries: w.deliveries, Issuer: w.Issuer, Now: time.Now}
 	triggers := []wiring.Trigger{w.onAffecting(&v1.Cluster{}, index.Self)}

@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authority reconciles the hub's certificate authority: it creates the first authority, replaces it without
-// disconnecting clients, and retires the old one.
+// Package authority reconciles the hub's certificate authority.
+//
+// It creates the first authority, replaces an authority without disconnecting clients, and retires the old authority.
 package authority
 
 import (
@@ -42,8 +43,8 @@ type Keeper struct {
 	lastWait string // text of the last event that recordWait emitted; used only by the single worker
 }
 
-// Reconcile performs the next step of a rotation if a step is due. It does not create a missing Secret, because the
-// loader creates it.
+// Reconcile performs the next step of a rotation if one is due. It does not create a missing Secret, because the loader
+// does so.
 func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	if err := k.Client.Get(ctx, k.Secret, secret); client.IgnoreNotFound(err) != nil {
@@ -63,7 +64,7 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	case trust.StepWait:
 		k.recordWait(secret, in, decision)
 		return ctrl.Result{RequeueAfter: wait(decision.LookAt, in.Now)}, nil
-	case trust.StepCreate: // the Secret was emptied; with a new authority, no agent could connect
+	case trust.StepCreate: // the Secret was emptied; no agent could connect with a new authority
 		return ctrl.Result{}, fmt.Errorf("secret %s: %w", k.Secret, errEmptied)
 	default:
 		return ctrl.Result{}, k.take(ctx, secret, in, decision) // the write triggers another reconcile
@@ -81,7 +82,7 @@ func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input
 	case trust.StepChange:
 		secret.Annotations[v1.AnnotationRotated] = secret.Annotations[v1.AnnotationRotate]
 	case trust.StepRevoke:
-		// a user's request applies only to this rotation, not to a later renewal
+		// the user's request applies only to this rotation, not to later rotations
 		delete(secret.Annotations, v1.AnnotationRetireNow)
 	default:
 	}
@@ -96,7 +97,7 @@ func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input
 // errEmptied is returned if the authority has been removed from the Secret.
 var errEmptied = errors.New("it no longer contains the authority; delete it, and the manager writes the authority that it still holds again")
 
-// recordWait emits an event that explains why a step that is due has to wait. It emits each message only once.
+// recordWait emits an event that explains why a due step has to wait. It does not repeat the previous message.
 func (k *Keeper) recordWait(secret *corev1.Secret, in trust.Input, decision trust.Decision) {
 	if (in.Requested || in.Revoked) && decision.Why != k.lastWait {
 		k.lastWait = decision.Why
@@ -126,8 +127,8 @@ func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (trust.Input
 }
 
 // missing returns the names of the connected members that have not confirmed the bundle with the current authority. It
-// includes Clusters whose trust is System, because an agent trusts the certificates that its manifest specifies, and
-// the manifest may be older than the spec.
+// includes Clusters whose trust mode is System: their agents trust the certificates specified in the manifest, which
+// may be older than the spec.
 func (k *Keeper) missing(ctx context.Context, state trust.State) ([]string, error) {
 	want := k.Settings()
 	if !containsCertificate(want.CABundle, state.Active.Cert) {

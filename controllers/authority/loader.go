@@ -19,8 +19,8 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// Loader loads the hub's authority and the operator's own certificate from their Secrets into the trust.Holder, on
-// every replica.
+// Loader loads the hub's authority and the operator's own certificate from their Secrets into the trust.Holder. It runs
+// on every replica.
 type Loader struct {
 	Client client.Client
 	// Live reads from the API server.
@@ -94,8 +94,8 @@ func (l *Loader) update(ctx context.Context, secret *corev1.Secret) error {
 }
 
 // make creates the missing Secret with the hub's authority. If the Secret was deleted, make recreates it from the
-// authority in memory, because agents would not trust any other. Otherwise, make creates a new authority. If several
-// replicas call make at the same time, only one of them succeeds.
+// authority in memory, because agents would not trust any other authority. Otherwise, make creates a new authority. If
+// several replicas call make at the same time, only one of them succeeds.
 func (l *Loader) make(ctx context.Context) error {
 	state, held := l.Trust.Authority()
 	if !held {

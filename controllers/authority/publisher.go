@@ -19,9 +19,9 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Publisher writes a ConfigMap that contains the hub's addresses and the certificates that the hub's clients must
-// trust. Prometheus, the provisioner and other clients read it, so they do not need access to the Secret with the
-// authority's keys.
+// Publisher writes a ConfigMap that contains the hub's addresses and the certificates that clients of the hub must
+// trust. Clients such as Prometheus and the provisioner read the ConfigMap, so they do not need access to the Secret
+// with the authority's keys.
 type Publisher struct {
 	Client client.Client
 	// ConfigMap is the ConfigMap to write. It contains the certificates under the key ca.crt and the addresses, one per

@@ -24,11 +24,11 @@ import (
 	"github.com/drover-dev/drover/internal/owned"
 )
 
-// The manager itself has all rights that it grants here, so it does not need the escalate and bind verbs.
+// The manager already has all rights that it grants here, so it does not need the escalate and bind verbs.
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;patch;delete
 
-// allow lets a principal view the Clusters that the binding applies to. It creates a Role and a RoleBinding that are
-// owned by the binding.
+// allow allows a principal to view the Clusters that the binding applies to. It creates a Role and a RoleBinding that
+// the binding owns.
 func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.NamespacedName) error {
 	meta := metav1.ObjectMeta{Namespace: b.GetNamespace(), Name: "drover:" + r.kind + ":" + b.GetName()}
 	role, binding := &rbacv1.Role{ObjectMeta: meta}, &rbacv1.RoleBinding{ObjectMeta: meta}
@@ -55,14 +55,14 @@ func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.Names
 	})
 }
 
-// unauthenticated reports whether a name on the hub represents unauthenticated requests. The hub does not forward such
-// requests to members.
+// unauthenticated reports whether a principal represents unauthenticated requests on the hub. The hub does not forward
+// such requests to members.
 func unauthenticated(principal string) bool {
 	return principal == "system:anonymous" || principal == "system:unauthenticated"
 }
 
-// keep creates an object on the hub, or updates it with the change function. It does not adopt an object that another
-// user created, because that user may already have granted it to other users.
+// keep creates an object on the hub, or updates it by calling change. It does not adopt an object that another user
+// created, because that user may already have granted it to others.
 func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, change func()) error {
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
 	created := apierrors.IsNotFound(err)
@@ -94,7 +94,7 @@ func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, 
 	return nil
 }
 
-// disallow removes the objects that allow created. The RoleBinding is removed first, because a Role without a binding
+// disallow removes the objects that allow created. It removes the RoleBinding first, because a Role without a binding
 // grants nothing.
 func (r *Reconciler[T, B]) disallow(ctx context.Context, b B, objects ...client.Object) error {
 	for _, object := range objects {

@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package binding reconciles ClusterRoleTemplateBinding and ProjectRoleTemplateBinding: it grants a principal a role in
-// members, and lets the principal see the Clusters of these members.
+// Package binding reconciles ClusterRoleTemplateBinding and ProjectRoleTemplateBinding.
+//
+// It grants a principal a role in members, and allows the principal to view the Clusters of these members.
 package binding
 
 import (
@@ -26,7 +27,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// kind is a binding type. It is a pointer to T.
+// kind is a binding type, which is a pointer to T.
 type kind[T any] interface {
 	*T
 	v1.Binding
@@ -61,8 +62,8 @@ type Options struct {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusterroletemplatebindings/finalizers;projectroletemplatebindings/finalizers,verbs=update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile delivers one binding to the binding's members, lets the principal see these members' Clusters, and writes
-// the progress to the binding's status.
+// Reconcile delivers one binding to the binding's members, allows the principal to view the Clusters of these members,
+// and writes the progress to the binding's status.
 func (r *Reconciler[T, B]) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: r.kind, Namespace: req.Namespace, Name: req.Name}
 	b, found, err := r.written.Get(ctx, r.Client, req.NamespacedName, new(T))
@@ -70,7 +71,7 @@ func (r *Reconciler[T, B]) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 		return ctrl.Result{}, err
 	} else if !found || !b.GetDeletionTimestamp().IsZero() {
 		r.Deliveries.Replace(key, nil)
-		return ctrl.Result{}, nil // the owner references cause the objects on the hub to be deleted
+		return ctrl.Result{}, nil // the objects on the hub are deleted through their owner references
 	}
 	d, err := r.decide(ctx, b)
 	if err != nil {
@@ -89,8 +90,8 @@ type decision struct {
 	// problem explains why the binding has no set or applies to no members. It is nil if there is no problem.
 	problem *index.Problem
 	expires time.Duration // time until the binding expires, or 0 if it never expires
-	// expired is the message for an expired binding. former lists the members to which the binding was delivered before.
-	// Both are empty if the binding has not expired.
+	// expired is the message for an expired binding. former lists the members that the binding was delivered to before
+	// it expired. Both are empty if the binding has not expired.
 	expired string
 	former  []types.NamespacedName
 }
@@ -108,8 +109,8 @@ func (d decision) sets() map[types.NamespacedName]*set.Set {
 }
 
 // decide reads all objects that the binding depends on and makes a decision. It returns an error only if an object
-// cannot be read. A mistake in the binding is reported as the decision's problem, and the binding's objects are then
-// removed from members.
+// cannot be read. A mistake in the binding becomes the decision's problem, and the binding's objects are then removed
+// from members.
 func (r *Reconciler[T, B]) decide(ctx context.Context, b B) (decision, error) {
 	now := r.Now()
 	if index.Expired(b.Expires(), now) {

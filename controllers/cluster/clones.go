@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// restoredFor is how long the status shows that a member was restored. It is about the time that a member's audit log
-// covers, so users can look up the lost changes there.
+// restoredFor is how long the status shows that a member was restored. A member's audit log covers about as much time,
+// so users can look up the lost changes there.
 const restoredFor = 24 * time.Hour
 
 // clonesMessage explains that two clusters share an identity, and how to resolve this.
@@ -30,7 +30,7 @@ func clonesMessage(cluster string, c *members.Clones) string {
 }
 
 // writeMaintained writes the Maintained condition. The condition is False while no replica of the agent is the leader,
-// and is removed when a replica becomes the leader. It stays unchanged until an agent has sent a report.
+// and is removed when a replica becomes the leader. It is not changed until an agent has sent a report.
 func writeMaintained(in *input, update *status.Update) {
 	report, conditions := in.member.Report, &in.cluster.Status.Conditions
 	switch {
@@ -71,8 +71,9 @@ func (in *input) continuousUntil() time.Time {
 	return time.Time{}
 }
 
-// writeContinuous reports that the member was restored to an earlier state, and explains the consequences. It also
-// reads the status, because an agent that was restarted after the restore no longer reports the restore.
+// writeContinuous writes a condition that says that the member was restored to an earlier state and explains the
+// consequences. It also reads the status, because an agent that was restarted after the restore no longer reports the
+// restore.
 func writeContinuous(in *input, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	was, at := meta.FindStatusCondition(*conditions, v1.ConditionContinuous), in.restored()

@@ -21,8 +21,8 @@ import (
 const maxCause = 1024
 
 // lastChecked tells users how to find out when a condition was last checked. The condition itself does not contain this
-// time, because that would require writes even for idle members. Instead, users can look at the leader's Lease, which
-// the leader renews in any case.
+// time, because that would require writes even for idle members. The leader renews its Lease in any case, so users can
+// look at the Lease instead.
 const lastChecked = "The leading manager of the hub watches it. Its Lease shows when it last did: kubectl -n drover-system get lease drover-manager -o yaml"
 
 // conditionValue is the status, reason and message of a condition.
@@ -34,7 +34,7 @@ type conditionValue struct {
 	stalled bool
 }
 
-// writeStatus writes the facts to the status, and emits an event for each change that is relevant to users.
+// writeStatus writes the facts to the status, and adds an event for each change that is relevant to users.
 func writeStatus(in *input, update *status.Update) {
 	registered := decideRegistered(in)
 	connected := decideConnected(in, registered)
@@ -68,7 +68,7 @@ func writeStatus(in *input, update *status.Update) {
 	writeFacts(in)
 }
 
-// repeats reports whether a condition only repeats the reason why the hub refused the agent.
+// repeats reports whether a condition merely repeats the reason why the hub refused the agent.
 func (in *input) repeats(v conditionValue) bool {
 	r := in.member.Refusal
 	return r != nil && v.message == capitalize(r.Message)
@@ -103,7 +103,7 @@ func decideRegistered(in *input) conditionValue {
 	case in.identity != nil:
 		message := "The agent of the cluster with kube-system UID " + in.identity.ClusterUID + " has joined"
 		if r := in.member.Refusal; r != nil && (r.Reason == v1.ReasonIdentityMismatch || r.Reason == v1.ReasonTokenUsed) {
-			// other refusals matter only while the agent is disconnected, and are reported in the Connected condition
+			// other refusals matter only while the agent is disconnected; the Connected condition reports them
 			message += ". Refused since: " + r.Message
 		}
 		if in.chosen.value != "" && in.chosen.value != in.token.Value {
@@ -197,8 +197,8 @@ func decideReady(in *input, registered, connected conditionValue) conditionValue
 	return conditionValue{ok: true, reason: v1.ReasonConnected, message: "The agent is connected and its API server is healthy"}
 }
 
-// versionSkew returns a message that says which side to upgrade, or "" if the hub and the agent have a protocol version
-// in common.
+// versionSkew returns advice to upgrade either the hub or the agent. It returns "" if they have a protocol version in
+// common.
 func versionSkew(report *protocol.Report) string {
 	switch {
 	case report.Protocol < protocol.MinVersion:

@@ -24,12 +24,12 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// takeoverTime is how long a manager that was already running waits after it has become the leader, so that the
-// previous leader's agents can connect to it.
+// takeoverTime is how long a manager that was already running waits after it has become the leader. This gives the
+// previous leader's agents time to connect to it.
 const takeoverTime = 15 * time.Second
 
-// settleTime is the time after a manager's start after which agents that have not reconnected count as lost. It covers
-// the longest wait of an agent after a one-minute outage, and the time for its next attempt.
+// settleTime is how long after the start of a manager agents may take to reconnect before they count as lost. It covers
+// an agent's longest wait after a one-minute outage, and the time for its next attempt.
 const settleTime = protocol.LongestWait + 2*time.Second
 
 // Reconciler reconciles Clusters. Lead must be called before the first reconcile.
@@ -42,16 +42,16 @@ type Reconciler struct {
 	Settings func() protocol.Settings
 	// Agent holds the hub's defaults for spec.agent.
 	Agent v1.Agent
-	// Upgrades decides when an agent receives a change that the hub makes for all agents. If Upgrades is nil, agents
-	// receive such changes immediately.
+	// Upgrades decides when an agent receives a change that the hub makes for all agents. If it is nil, agents receive
+	// such changes immediately.
 	Upgrades *Upgrades
-	// Places decides which Clusters in a workspace get a join token. If Places is nil, all Clusters get a token.
+	// Places decides which Clusters in a workspace get a join token. If it is nil, all Clusters get a token.
 	Places *Places
 	Sets
 	// Synced reports whether this replica knows which members are connected to the other replicas. If Synced is nil, they
 	// are assumed to be known.
 	Synced func() bool
-	// Started is the time when this manager started to accept tunnels.
+	// Started is the time when this manager began to accept tunnels.
 	Started time.Time
 
 	led           time.Time     // time when this manager became the leader; set before the first reconcile
@@ -60,7 +60,7 @@ type Reconciler struct {
 	written       status.Written[*v1.Cluster]
 }
 
-// Sets contains functions that return the state of sets in members.
+// Sets returns the state of sets in members.
 type Sets struct {
 	// Guards returns the outcome of delivering the project guards to a member. If Guards is nil, the outcome is
 	// unknown.

@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// writeGuardsApplied writes the GuardsApplied condition. It emits an event when the guards can no longer be applied,
-// and when they are applied again.
+// writeGuardsApplied writes the GuardsApplied condition. It adds an event when the guards can no longer be applied and
+// when they are applied again.
 func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	before := meta.FindStatusCondition(*conditions, v1.ConditionGuardsApplied)
@@ -35,7 +35,7 @@ func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Updat
 }
 
 // decideGuards returns the value of the GuardsApplied condition. The known result is false while the member is
-// disconnected, and while guards are being sent to the member.
+// disconnected and while guards are being sent to it.
 func decideGuards(o delivery.Outcome) (v conditionValue, known bool) {
 	switch o.Stage {
 	case delivery.Applied:
@@ -86,7 +86,7 @@ func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
 }
 
 // decideDirectAccess returns the value of the DirectAccess condition. The known result is false while the member is
-// disconnected, and while newer data is being sent to the member.
+// disconnected and while newer data is being sent to it.
 func decideDirectAccess(signIn bool, o delivery.Outcome, in *input) (v conditionValue, known bool) {
 	cluster := in.cluster
 	switch {
@@ -108,8 +108,8 @@ func decideDirectAccess(signIn bool, o delivery.Outcome, in *input) (v condition
 	return conditionValue{ok: true, reason: v1.ReasonDirectAccess, message: "Experimental: API servers of the member find keys and reviews of tokens at " + protocol.DirectAddress + "; whether they are set to ask there is not known"}, true
 }
 
-// removeLeft returns the command that removes all delivered objects except namespaces. The command does not remove the
-// agent. It also works if the member does not serve the Plan kind.
+// removeLeft returns the command that removes all delivered objects except for namespaces. The command does not remove
+// the agent. It also works if the member does not serve the Plan kind.
 func removeLeft() string {
 	var resources []string
 	for _, kind := range protocol.SetKinds() {
@@ -121,8 +121,8 @@ func removeLeft() string {
 		" delete secrets --field-selector type=" + v1.Group + "/set"
 }
 
-// writeWithdrawn lists the objects that the agent is not allowed to remove and that therefore still exist in the
-// member. The condition stays unchanged until the agent's leader has reported.
+// writeWithdrawn writes the condition that lists the objects that still exist in the member because the agent is not
+// allowed to remove them. The condition is not changed until the agent's leader has sent a report.
 func writeWithdrawn(in *input, update *status.Update) {
 	report := in.member.Report
 	if report == nil || !report.Leader {

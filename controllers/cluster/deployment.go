@@ -25,15 +25,15 @@ type deployed struct {
 	members.Call
 	digest string // digest of the desired Deployment; empty if it is not needed
 	// want is the Deployment that results from the spec and the hub's settings. The own field is the Deployment that
-	// results only from a change to the spec. It is nil if the spec has not changed. observeAgent sets both fields.
+	// results only from a change to the spec, or nil if the spec has not changed. observeAgent sets both fields.
 	want registration.Deployment
 	own  *registration.Deployment
-	// waiting is true if the agent is waiting for its turn to get the Deployment in want.
+	// waiting is true if the agent is waiting for its turn to receive want.
 	waiting bool
 }
 
-// userAlone reports whether only a change to the spec leads to the desired Deployment. In that case, the agent keeps
-// its current version of the hub's part.
+// userAlone reports whether the desired Deployment results only from a change to the spec. In that case, the agent
+// keeps its current version of the hub's part.
 func (d deployed) userAlone() bool { return d.own != nil && d.own.Digest == d.want.Digest }
 
 // refused is true if the agent has permanently refused this Deployment.
@@ -43,18 +43,18 @@ func (d deployed) refused() bool {
 }
 
 // profileDiffers reports whether the agent was installed with a profile other than spec.agent.profile. In that case, an
-// administrator has to apply the manifest. The agent cannot do so, because the ClusterRole contains the profile's
-// rights, and the agent cannot change its own ClusterRole.
+// administrator has to apply the manifest. The agent cannot do so: its ClusterRole contains the profile's rights, and
+// the agent cannot change its own ClusterRole.
 func (in *input) profileDiffers() bool {
 	return cmp.Or(in.member.Report.Profile, string(v1.ProfileFull)) != string(in.cluster.Spec.Agent.Profile)
 }
 
 // deploy sends a connected agent the Deployment that results from the spec, unless the agent already has that
-// Deployment or has rolled it back before. The settings are sent first, because an agent that cannot store the settings
-// should not be restarted. An agent with an unsupported protocol version also gets its Deployment, because this may
-// replace it with a compatible agent. An agent with another profile does not get the Deployment, because an old agent
-// would accept it and serve all users with the rights of the wrong profile. Changes that the hub makes for all agents
-// wait until it is this agent's turn. Changes to the spec do not wait.
+// Deployment or has rolled it back before. The settings are sent first, because an agent that cannot store them should
+// not be restarted. An agent with an unsupported protocol version also receives its Deployment, because the Deployment
+// may replace it with a compatible agent. An agent with another profile does not, because an old agent would accept the
+// Deployment and serve all users with the rights of the wrong profile. Changes that the hub makes for all agents wait
+// for this agent's turn. Changes to the spec do not wait.
 func (r *Reconciler) deploy(in *input) error {
 	report := in.member.Report
 	if report == nil || report.Deployment == nil || report.Deployment.Unmanaged {
@@ -95,7 +95,7 @@ func writeAgentUpToDate(in *input, update *status.Update) {
 		update.Event(status.Event{Warning: failed, Reason: now.Reason, Action: "UpdateAgent", Message: now.Message})
 	}
 	now.Type, now.ObservedGeneration, now.LastTransitionTime = v1.ConditionAgentUpToDate, in.cluster.Generation, metav1.NewTime(in.now)
-	// This must come last, because it changes the condition in "before".
+	// This must come last, because it changes the condition that "before" points to.
 	meta.SetStatusCondition(&in.cluster.Status.Conditions, now)
 }
 
@@ -144,7 +144,7 @@ func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known
 	return condition(metav1.ConditionFalse, v1.ReasonAgentUpdating, "The agent's Deployment is as spec.agent says, but not all of its pods are ready")
 }
 
-// otherProfile returns a message about an agent whose profile differs from the spec. The message explains what to do,
+// otherProfile returns a message about an agent whose profile differs from the spec. The message explains what to do
 // and which profile applies in the meantime.
 func otherProfile(in *input) string {
 	message := fmt.Sprintf("spec.agent.profile is %s, and the agent was installed with another profile, which only its manifest can change. "+

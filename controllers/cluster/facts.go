@@ -27,7 +27,7 @@ import (
 // minorVersion matches, for example, the "v1.36" in "v1.36.3+k3s1".
 var minorVersion = regexp.MustCompile(`^v\d{1,4}\.\d{1,4}`)
 
-// writeFacts writes the facts in the agent's report to the status. If the member is lost, the status keeps the last
+// writeFacts writes the facts from the agent's report to the status. If the member is lost, the status keeps the last
 // facts.
 func writeFacts(in *input) {
 	s := &in.cluster.Status
@@ -80,8 +80,8 @@ func isAuthority(text string) bool {
 	return err == nil && certificate.IsCA
 }
 
-// factLabels returns the labels that are derived from a member's facts, so that users can select Clusters by them. It
-// omits facts that are not valid label values.
+// factLabels returns the facts about a member as labels, so that users can select Clusters by these facts. It omits
+// facts that are not valid label values.
 func factLabels(in *input) map[string]string {
 	labels, report := map[string]string{}, in.member.Report
 	if report == nil {
@@ -93,7 +93,7 @@ func factLabels(in *input) map[string]string {
 	} {
 		value, had := in.cluster.Labels[key]
 		if fact[0] == "" && had {
-			labels[key] = value // the current value is unknown, but an apply without the label would remove it
+			labels[key] = value // the current value is unknown, but an apply request without the label would remove it
 		} else if fact[1] != "" && len(validation.IsValidLabelValue(fact[1])) == 0 {
 			labels[key] = fact[1]
 		}
@@ -107,7 +107,7 @@ func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, lab
 	object.SetGroupVersionKind(v1.GroupVersion.WithKind("Cluster"))
 	object.SetNamespace(cluster.Namespace)
 	object.SetName(cluster.Name)
-	object.SetUID(cluster.UID) // prevents the apply from recreating a deleted Cluster
+	object.SetUID(cluster.UID) // prevents the apply request from recreating a deleted Cluster
 	object.SetLabels(maps.Clone(labels))
 	object.SetFinalizers(finalizers)
 	want := client.ApplyConfigurationFromUnstructured(object)

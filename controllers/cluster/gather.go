@@ -23,11 +23,12 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// syncRecheck is the interval at which the manager checks whether it knows the members of the other replicas.
+// syncRecheck is the interval at which the manager checks whether it knows which members are connected to the other
+// replicas.
 const syncRecheck = time.Second
 
-// chosenTokenRecheck is the interval at which the user's Secret is read again while no agent can join with the token in
-// it. This is necessary because such Secrets are not watched.
+// chosenTokenRecheck is the interval at which the user's Secret is read again while no agent can join with its token.
+// The interval is needed because such Secrets are not watched.
 const chosenTokenRecheck = 30 * time.Second
 
 // input contains everything that a reconcile has read and decided so far.
@@ -36,7 +37,7 @@ type input struct {
 	name    types.NamespacedName
 	now     time.Time
 	settled time.Time // time after which a missing agent counts as lost
-	synced  bool      // whether the members of other replicas are known
+	synced  bool      // whether the members that are connected to other replicas are known
 
 	// secret is the registration Secret, or nil if it does not exist. gather sets this field.
 	secret *corev1.Secret
@@ -48,8 +49,8 @@ type input struct {
 	chosen struct{ value, problem string }
 	// identity is the identity of the agent that joined, or nil if no agent has joined. gather sets this field.
 	identity *registration.AgentIdentity
-	// tooMany is the workspace's limit on Clusters if this Cluster exceeds the limit and nothing has been created for
-	// the Cluster yet. Otherwise, tooMany is 0. gather sets this field.
+	// tooMany is the workspace's limit on Clusters if this Cluster exceeds it and nothing has been created for the
+	// Cluster yet. Otherwise, tooMany is 0. gather sets this field.
 	tooMany int
 	// member is the member's state in the registry. gather sets this field.
 	member members.State
@@ -132,7 +133,7 @@ func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 }
 
 // settling reports whether it is too early to change the status of a Cluster whose agent joined before this manager
-// started. This is the case if the agent has not reconnected or has not reported yet, and the status is still Ready or
+// started. It is too early if the agent has not reconnected or has not reported yet, and the status is still Ready or
 // empty.
 func (in *input) settling() bool {
 	silent := in.member.Report == nil && in.member.ReportErr == nil
@@ -144,11 +145,11 @@ func (in *input) settling() bool {
 }
 
 // movingTime is how long a disconnected agent may take to reconnect to another replica. Agents open the new tunnel
-// before they close the old one, but this manager may learn about the two changes in the opposite order.
+// before they close the old one, but this manager may observe the two changes in the opposite order.
 const movingTime = time.Second
 
 // arrivalTime is how long an agent that has joined may take to connect, and then to report, before the status shows the
-// delay. These steps usually take milliseconds, so the status is usually written only once.
+// delay. Both steps usually take milliseconds, so that the status is written only once.
 const arrivalTime = 2 * time.Second
 
 // arriving returns the deadline for the first report of an agent that has just joined or connected. It returns the zero
@@ -169,13 +170,12 @@ func (in *input) arriving() time.Time {
 	return time.Time{}
 }
 
-// replicaTime is how long a member must be connected only through node agents before the status shows this. When a hub
-// becomes available again, the node agents of many members may connect a few seconds before the replicas.
+// replicaTime is how long a member must be connected only through node agents before the status shows this. After an
+// outage of the hub, the node agents of many members may connect a few seconds before the replicas.
 const replicaTime = 20 * time.Second
 
-// awaitingReplica returns the deadline for the connection of a replica of the agent. It returns the zero time if no
-// replica is awaited. A replica is awaited if the status shows the agent as connected but only a node agent is
-// connected.
+// awaitingReplica returns the deadline for a replica of the agent to connect. It returns the zero time if no replica is
+// awaited. A replica is awaited if the status shows that the agent is connected, but only a node agent is connected.
 func (in *input) awaitingReplica() time.Time {
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
 	if !in.member.ByNodeAgent() || was == nil || was.Status != metav1.ConditionTrue || was.Reason == v1.ReasonConnectedByNodeAgent {
@@ -188,7 +188,7 @@ func (in *input) awaitingReplica() time.Time {
 	return time.Unix(0, first).Add(replicaTime)
 }
 
-// cloned reports whether, according to the status, two clusters share the Cluster's identity. A manager that has just
+// cloned reports whether the status says that two clusters share the Cluster's identity. A manager that has just
 // started knows this only from the status.
 func (in *input) cloned() bool {
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionConnected)

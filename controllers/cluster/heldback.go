@@ -18,16 +18,16 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// stop describes where the rollout of agent upgrades has stopped because too many upgrades failed.
+// stop says where the rollout of agent upgrades has stopped because too many upgrades failed.
 type stop struct {
 	workspace string   // empty if the rollout has stopped in all workspaces
 	failed    []string // Clusters whose agents failed to upgrade
 	allowed   int      // number of upgrades that may fail
 }
 
-// holdBack returns the agents that can be upgraded, from all workspaces in which the rollout has not stopped. An agent
-// in a stopped workspace is included only while its own upgrade is in progress. holdBack also returns where the rollout
-// has stopped. If it has stopped in all workspaces, the first stop has no workspace. Workspaces are separate because a
+// holdBack returns the agents that take part in the rollout: all agents in workspaces in which the rollout has not
+// stopped, and agents in stopped workspaces whose upgrade is in progress. It also returns where the rollout has
+// stopped. If it has stopped in all workspaces, the first stop has no workspace. Workspaces are separate, because a
 // member's administrator can make the upgrade of the member's agent fail, but must not be able to stop upgrades in
 // other workspaces.
 func (u *Upgrades) holdBack(all []rollout.Cluster) (going []rollout.Cluster, stops []stop) {
@@ -69,8 +69,8 @@ func (u *Upgrades) holdBack(all []rollout.Cluster) (going []rollout.Cluster, sto
 	return going, stops
 }
 
-// report reports each stop of the rollout once. It writes to the log, and emits an event on the first Cluster whose
-// upgrade failed in the affected workspace.
+// report reports each stop of the rollout once. It writes a log entry, and emits an event on the first Cluster in the
+// affected workspace whose upgrade failed.
 func (u *Upgrades) report(ctx context.Context, clusters []v1.Cluster, stops []stop) {
 	u.mu.Lock()
 	before := u.stopped

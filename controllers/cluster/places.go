@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Places tracks which Clusters are within the limit of their workspace. Older Clusters take precedence.
+// Places tracks which Clusters are within the limit for their workspace. Older Clusters take precedence.
 type Places struct {
 	most int // limit for each workspace; 0 means no limit
 
@@ -26,7 +26,8 @@ type Places struct {
 	workspaces map[string][]place
 }
 
-// NewPlaces returns a Places that allows at most the given number of Clusters in each workspace. Zero means no limit.
+// NewPlaces returns a Places that allows at most the given number of Clusters in each workspace. There is no limit if
+// most is 0.
 func NewPlaces(most int) *Places { return &Places{most: most} }
 
 // place is a Cluster's position in its workspace. Clusters are ordered by age.
@@ -66,7 +67,7 @@ func (p *Places) add(object client.Object) {
 	}
 }
 
-// remove removes a Cluster. If another Cluster is now within the limit, remove returns that Cluster.
+// remove removes a Cluster. If this brings another Cluster within the limit, remove returns that Cluster.
 func (p *Places) remove(object client.Object) (next types.NamespacedName, found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

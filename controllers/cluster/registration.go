@@ -17,9 +17,9 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// register writes the registration Secret, which contains the token in force and the agent's manifest. If an agent is
-// about to reconnect, register does not update the manifest until the agent has reconnected, because the manifest is
-// not needed earlier, and comparing manifests takes half the time of a reconcile.
+// register writes the registration Secret, which contains the token in force and the agent's manifest. While an agent
+// is about to reconnect, register does not update the manifest. The manifest is not needed until then, and comparing
+// manifests takes half the time of a reconcile.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update, returning bool) error {
 	if in.tooMany > 0 {
 		return nil // the status reports the problem
@@ -60,9 +60,10 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 // deterministic unless it creates a token.
 //
 // A token stays in force until a user replaces it, either in the Secret that the spec refers to, or by deleting the
-// registration Secret. Once an agent has joined or is joining, only deleting the Secret has an effect. An agent that
-// joins with another token replaces the first agent, and users who can change the spec are not necessarily allowed to
-// replace an agent. If the agent that used a token has been revoked, the token is useless and is replaced.
+// registration Secret. Once an agent has joined or is joining, only deleting the registration Secret has an effect. The
+// reason is that an agent that joins with another token replaces the first agent, and users who can change the spec are
+// not necessarily allowed to do that. If the agent that used a token has been revoked, the token is useless and is
+// replaced.
 func decideToken(in *input) (registration.Token, bool) {
 	fresh := func(value string) registration.Token {
 		return registration.Token{Value: value, Created: in.now, TTL: in.cluster.Spec.Registration.TokenTTL.Duration}
@@ -104,7 +105,7 @@ func (r *Reconciler) manifestInput(in *input) registration.ManifestInput {
 	return registration.ManifestInput{Image: r.image(in), Trust: agent.Trust, Agent: agent, APIServer: in.cluster.Spec.AuthorizedEndpoint.ByAPIServer(), Token: in.token.Value, Settings: in.settings}
 }
 
-// label sets the finalizer and the labels for the facts that the agent has reported. It writes nothing if they are
+// label sets the finalizer, and the labels for the facts that the agent has reported. It writes nothing if they are
 // already set.
 func (r *Reconciler) label(ctx context.Context, in *input) error {
 	facts := factLabels(in)

@@ -42,14 +42,13 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 	if neverThere(in) || cluster.Spec.DeletionPolicy == v1.DeletionPolicyOrphan {
 		return ctrl.Result{}, r.release(ctx, in)
 	}
-	// An agent that has uninstalled itself no longer has a tunnel. The response is therefore checked before the
-	// connection.
+	// Check the response before the connection, because an agent that has uninstalled itself no longer has a tunnel.
 	call := r.Members.StartUninstall(in.name)
 	// a node agent cannot uninstall the agent
 	undecided := call.Running || !call.Done() && (!in.member.Connected() || in.member.ByNodeAgent())
 	if undecided && in.now.Before(deadline) {
 		writeRemoving(in, update)
-		// the end of the call or a new tunnel triggers an earlier reconcile
+		// if the call ends or a tunnel opens, a reconcile is triggered earlier
 		return ctrl.Result{RequeueAfter: deadline.Sub(in.now)}, nil
 	}
 	update.Event(uninstalled(call))
@@ -84,7 +83,7 @@ func uninstalled(call members.Call) status.Event {
 	return status.Event{Reason: v1.ReasonUninstalled, Action: "Uninstall", Message: "The agent removed itself from the member"}
 }
 
-// release removes the finalizer. The Cluster's Secrets are then garbage-collected, and the Cluster's tunnels are closed
+// release removes the finalizer. The Cluster's Secrets are then garbage-collected. The Cluster's tunnels are closed
 // once the Cluster is gone.
 func (r *Reconciler) release(ctx context.Context, in *input) error {
 	if err := r.applyMetadata(ctx, in.cluster, factLabels(in), nil); client.IgnoreNotFound(err) != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// writeUnconfirmed lists in the status the changes to the member that are waiting for confirmation after a restore of
-// the hub. If these changes are unknown, it leaves the status unchanged.
+// writeUnconfirmed writes to the status which changes to the member are waiting for confirmation after a restore of the
+// hub. If these changes are unknown, it leaves the status unchanged.
 func (r *Reconciler) writeUnconfirmed(in *input, update *status.Update) {
 	if r.Unconfirmed == nil {
 		return

@@ -20,7 +20,7 @@ import (
 )
 
 // Revoker closes tunnels to this replica that do not belong to the current agent of their Cluster. It runs on every
-// replica, so it works even if the other replicas cannot reach this one.
+// replica, so that it works even if the other replicas cannot reach this replica.
 type Revoker struct {
 	// Client reads from the cache. Live reads from the API server, so that an outdated cache never causes a tunnel to
 	// be closed.
@@ -46,8 +46,8 @@ func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 }
 
 // dismiss closes the tunnels of agents that do not belong to the Cluster. If the whole workspace is being deleted, the
-// agent's Secret may be deleted before the Cluster. In that case, dismiss keeps the tunnel, because the hub still needs
-// it to uninstall the agent.
+// agent's Secret may be deleted before the Cluster. In that case, dismiss keeps the tunnel open, because the hub still
+// needs it to uninstall the agent.
 func (r *Revoker) dismiss(ctx context.Context, cluster *v1.Cluster) error {
 	name := client.ObjectKeyFromObject(cluster)
 	peers := r.Tunnels.Local(name)

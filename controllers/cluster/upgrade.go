@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// upgradeTime is how long an agent may take to reconnect with a new Deployment. If an upgrade fails, the agent itself
-// restores the previous Deployment after two minutes per replica.
+// upgradeTime is how long an agent may take to reconnect with a new Deployment. If an upgrade fails, the agent restores
+// the previous Deployment after two minutes per replica.
 const upgradeTime = 15 * time.Minute
 
 // hubRevision returns a digest of the hub's part of an agent's Deployment: the defaults in the hub's configuration, and
@@ -68,8 +68,8 @@ func (r *Reconciler) observeAgent(in *input) error {
 	return nil
 }
 
-// look builds the Deployments that may be sent to the agent. It also writes what the agent reports about its Deployment
-// to the status.
+// look builds the Deployments that may be sent to the agent. It also writes the agent's report about its Deployment to
+// the status.
 func (r *Reconciler) look(in *input, d *protocol.Deployment) (err error) {
 	agent := in.cluster.Status.Agent
 	said := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionAgentUpToDate)
@@ -104,9 +104,9 @@ func (r *Reconciler) look(in *input, d *protocol.Deployment) (err error) {
 	return nil
 }
 
-// own returns the Deployment for a spec that a user has changed since the agent's Deployment was created. A user's
-// change does not wait for the agent's turn, so this Deployment uses the agent's current image unless the spec sets
-// one. own returns nil if the spec has not changed, or if the agent's Deployment is unknown.
+// own returns the Deployment for a spec that a user has changed since the agent's Deployment was created. It returns
+// nil if the spec has not changed or if the agent's Deployment is unknown. A user's change does not wait for the
+// agent's turn, so this Deployment uses the agent's current image unless the spec sets one.
 func (r *Reconciler) own(in *input) (*registration.Deployment, error) {
 	agent := in.cluster.Status.Agent
 	switch {
@@ -158,9 +158,9 @@ func (in *input) upgradeDue() time.Time {
 	return time.Time{}
 }
 
-// mayUpgrade reports whether the agent may get the current version of the hub's part of its Deployment. If it is the
-// agent's turn, mayUpgrade records this in the status. An incompatible agent does not have to wait, because it serves
-// no requests that an upgrade could interrupt.
+// mayUpgrade reports whether the agent may receive the current version of the hub's part of its Deployment. If it is
+// the agent's turn, mayUpgrade records this in the status. An incompatible agent does not have to wait, because it
+// serves no requests that an upgrade could interrupt.
 func (r *Reconciler) mayUpgrade(in *input) bool {
 	agent := in.cluster.Status.Agent
 	if r.Upgrades == nil || versionSkew(in.member.Report) != "" || r.Upgrades.begun(agent) {

@@ -31,9 +31,9 @@ const (
 	maxFailedNamed = 5
 )
 
-// Upgrades decides which agent is upgraded next. It uses package rollout, as Plans do. It is a reconciler with a single
-// request for all Clusters. The reconciler for Clusters reports the state of each Cluster's agent to Upgrades. A new
-// leader first collects these states.
+// Upgrades decides which agent is upgraded next. Like the controller for Plans, it uses package rollout. It is a
+// reconciler with a single request for all Clusters. The reconciler for Clusters informs Upgrades of the state of each
+// Cluster's agent. A new leader first collects these states.
 type Upgrades struct {
 	Client   client.Reader
 	Recorder events.EventRecorder
@@ -47,20 +47,20 @@ type Upgrades struct {
 	revision string
 	settled  time.Time // no upgrade starts before this time
 	agents   map[types.NamespacedName]agentState
-	turns    map[types.NamespacedName]v1.AgentUpgrade // turns that have been assigned but are not in any status yet
+	turns    map[types.NamespacedName]v1.AgentUpgrade // turns that have been assigned but are not in a status yet
 	stopped  map[string]bool                          // workspaces reported by an event; "" means all
 	changed  func()
 	begin    func(types.NamespacedName)
 }
 
-// agentState contains the facts about an agent that the reconcile of the agent's Cluster has collected.
+// agentState contains the facts about an agent that the reconciler for Clusters has collected.
 type agentState struct {
 	// away explains why the agent cannot be upgraded at the moment. It is empty if the agent can be upgraded.
 	away string
 	// out is true if the hub cannot change the agent at all, or if a user has set the agent's image and that image has
 	// failed.
 	out bool
-	// waits is true if the agent's Deployment differs from the desired Deployment.
+	// waits is true if the agent does not have the desired Deployment yet.
 	waits bool
 	// upgrade is the agent's progress in the current upgrade, or nil if the agent is not part of it.
 	upgrade *v1.AgentUpgrade
@@ -177,7 +177,7 @@ func (u *Upgrades) giveTurns(begun []types.NamespacedName) {
 	}
 }
 
-// decide assigns turns to agents. It returns the names of these agents, the reason why no other agent gets a turn, and
+// decide assigns turns to agents. It returns the names of these agents, the reason why no other agent has a turn, and
 // where the rollout has stopped.
 func (u *Upgrades) decide(clusters []v1.Cluster, now time.Time) (begun []types.NamespacedName, why rollout.Wait, stops []stop) {
 	u.mu.Lock()
@@ -212,8 +212,8 @@ func (u *Upgrades) decide(clusters []v1.Cluster, now time.Time) (begun []types.N
 	}
 }
 
-// gather returns the agents in the form that package rollout uses, sorted by name. It also reports whether this leader
-// has reconciled all Clusters.
+// gather returns the agents in the format of package rollout, sorted by name. It also reports whether this leader has
+// reconciled all Clusters.
 func (u *Upgrades) gather(clusters []v1.Cluster) (all []rollout.Cluster, known bool) {
 	for i := range clusters {
 		c := &clusters[i]

@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package direct delivers the issuer's keys and the list of ended sessions to members, whose agents use them to verify
-// the tokens of users who do not connect through the hub.
+// Package direct delivers the issuer's keys and the list of ended sessions to members.
+//
+// The agents use this data to verify the tokens of users who do not connect through the hub.
 package direct
 
 import (
@@ -47,7 +48,8 @@ type Reconciler struct {
 	// Client reads from a cache.
 	Client     client.Reader
 	Deliveries Deliverer
-	// Issuer is nil if users do not sign in to the hub. Direct access is not available in that case.
+	// Issuer signs users' tokens. It is nil if users do not sign in to the hub. Direct access is not available in that
+	// case.
 	Issuer *signin.Server
 	Now    func() time.Time
 
@@ -119,8 +121,8 @@ func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.
 	return access, again, nil
 }
 
-// validity returns the time until which a member may use its current data, and the time when the member gets newer
-// data. The data is valid for at least a quarter longer than users should be able to work without the hub. The times
+// validity returns the time until which a member may use its current data, and the time when the member receives newer
+// data. The data is valid for at least a quarter longer than users should be able to work without the hub. Both times
 // are rounded to whole quarters of that period, so that a new leader does not deliver the same data again.
 func validity(now time.Time, offline time.Duration) (until, again time.Time) {
 	quarter := offline / 4
@@ -155,11 +157,11 @@ type denials struct {
 	mu    sync.Mutex // guards the fields below and ensures that only one caller builds the list
 	made  int64      // value of changes when the list was built, plus 1; 0 if it has not been built
 	list  []string
-	again time.Time // time when the first session leaves the list; zero if none does
+	again time.Time // time when the next session leaves the list; zero if none does
 }
 
-// denied returns the list. Only the first call after a change builds the list, so the sessions are not read again for
-// each Cluster.
+// denied returns the list of ended sessions. Only the first call after a change builds the list, so that the sessions
+// are not read again for each Cluster.
 func (r *Reconciler) denied(ctx context.Context) ([]string, time.Time, error) {
 	d := &r.denials
 	d.mu.Lock()
@@ -176,8 +178,8 @@ func (r *Reconciler) denied(ctx context.Context) ([]string, time.Time, error) {
 	return list, again, nil
 }
 
-// wake marks the list as outdated and, after a short delay, enqueues all Clusters with direct access. Because of the
-// delay, many changes cause only one update.
+// wake marks the list as outdated and, after a short delay, enqueues all Clusters with direct access. The delay
+// combines many changes into one update.
 func (r *Reconciler) wake(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request], later time.Duration) {
 	r.denials.changes.Add(1)
 	if !r.denials.waking.CompareAndSwap(false, true) {

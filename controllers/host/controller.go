@@ -29,7 +29,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// removalTime is how long a Host that is being deleted waits for an agent that is not connected.
+// removalTime is how long the deletion of a Host waits for an agent that is not connected.
 const removalTime = 20 * time.Second
 
 // Reconciler reconciles Hosts.
@@ -43,7 +43,7 @@ type Reconciler struct {
 	// Trust determines how agents verify the hub.
 	Trust v1.Trust
 	History
-	// Settled reports whether agents have had time to reconnect since this manager started to accept tunnels. A missing
+	// Settled reports whether agents have had time to reconnect since this manager began to accept tunnels. A missing
 	// agent does not count as lost until Settled returns true.
 	Settled func() bool
 
@@ -55,7 +55,7 @@ func Member(host types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: protocol.HostMember(host.Name)}
 }
 
-// OfMembers adapts a source of member names so that it passes on only the names of Hosts.
+// OfMembers adapts a source of member names for Hosts. The adapted source passes on only the names of Hosts.
 func OfMembers(on func(func(types.NamespacedName))) func(func(types.NamespacedName)) {
 	return func(wake func(types.NamespacedName)) {
 		on(func(member types.NamespacedName) {
@@ -82,8 +82,8 @@ type input struct {
 	member types.NamespacedName
 	now    time.Time
 	term   string
-	// settling reports whether a missing agent may still reconnect after a restart of the manager or after many agents
-	// were lost at the same time.
+	// settling is true if a missing agent may still reconnect after a restart of the manager or after many agents were
+	// lost at the same time.
 	settling bool
 
 	secret   *corev1.Secret              // Secret with the join token; nil if it does not exist
@@ -92,16 +92,16 @@ type input struct {
 	state    members.State
 	token    registration.Token
 
-	// version is the version of the instructions that the host must have, or empty if the host must not have any.
-	// invalid describes the problem with invalid instructions.
+	// version is the version of the instructions that the host must have, or empty if the host must not have
+	// instructions. invalid describes the problem with invalid instructions.
 	version, invalid string
 	// call is the call that sends the instructions. It is zero if the host already has the right instructions.
 	call members.Call
 	err  error // error from register
 	// held is the change that is waiting for an administrator's confirmation, or nil if no change is waiting.
 	held *v1.RestoreStatus
-	// owner is the owner of the hub's instructions if changes to the host are held back. It is nil if the owner is
-	// unknown.
+	// owner is the owner of the instructions on the hub. It is set only if changes to the host are held back, and is
+	// nil if the owner is unknown.
 	owner *string
 }
 
@@ -215,8 +215,8 @@ func decideToken(in *input) (registration.Token, bool) {
 }
 
 // handOver sends a connected agent its settings and then its instructions, unless the agent already has them. If the
-// host's state is newer than the hub's, the instructions wait for confirmation. If the host already has the hub's
-// instructions, handOver sends them again to deliver the hub's checkpoint.
+// state of the host is newer than the state of the hub, the instructions wait for confirmation. In that case, if the
+// host already has the hub's instructions, handOver sends them again to deliver the hub's checkpoint.
 func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	report := in.report()
 	if report == nil {
@@ -236,8 +236,8 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	}
 	secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host))
 	if in.version == "" {
-		// The cache may be outdated, and does not contain Secrets without Drover's labels. Cleaning a machine cannot be
-		// undone, so the Secret is read from the API server.
+		// Cleaning a machine cannot be undone, so the Secret is read from the API server. The cache may be outdated,
+		// and does not contain Secrets without Drover's labels.
 		if err == nil && !holdsInstructions(secret, in.host) {
 			r.give(in, "", nil)
 		}
@@ -267,7 +267,7 @@ func secretName(host *v1.Host) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: host.Name + v1.HostInstructionsSecretSuffix}
 }
 
-// setFinalizer patches only the finalizer, because the object's status is written elsewhere.
+// setFinalizer patches only the finalizers, because the object's status is written elsewhere.
 func (r *Reconciler) setFinalizer(ctx context.Context, host *v1.Host, change func(client.Object, string) bool) error {
 	return owned.SetFinalizer(ctx, r.Client, host, v1.FinalizerUninstall, change)
 }

@@ -35,8 +35,8 @@ func (in *input) inUse() (others []string) {
 	return others
 }
 
-// remove cleans the machine, uninstalls the agent, and removes the finalizer from the Host. If the machine is not
-// connected, it is left unchanged.
+// remove cleans the machine, uninstalls the agent, and removes the finalizer from the Host. A machine that is not
+// connected is left unchanged.
 func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Update) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(in.host, v1.FinalizerUninstall) {
 		return ctrl.Result{}, nil
@@ -120,7 +120,7 @@ func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 }
 
 // rightful returns a function that reports whether a tunnel belongs to a Host's agent. If the Host is gone, the
-// function returns false for every tunnel.
+// function always returns false.
 func rightful(ctx context.Context, reader client.Reader, name types.NamespacedName) (func(members.Peer) bool, error) {
 	host := &v1.Host{}
 	if err := reader.Get(ctx, name, host); apierrors.IsNotFound(err) {

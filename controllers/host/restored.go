@@ -17,13 +17,13 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// History detects that the hub's etcd was restored from a backup. Create one with HistoryOf.
+// History detects that the hub's etcd was restored from a backup. Use HistoryOf to create a History.
 type History struct {
 	// Checkpoint returns the checkpoint to send with instructions. Forgot reports whether the hub has no record of an
 	// agent's checkpoint.
 	Checkpoint func() string
 	Forgot     func(checkpoint string) bool
-	// Term returns this manager's leadership term. The status shows this term.
+	// Term returns this manager's leadership term, which the status shows.
 	Term func() string
 }
 
@@ -40,7 +40,7 @@ func (r *Reconciler) give(in *input, version string, content []byte) {
 	})
 }
 
-// holdBack reports whether the host's state is newer than the restored hub's state. If so, holdBack records the
+// holdBack reports whether the host's state is newer than the state of the restored hub. If so, holdBack records the
 // changes, unless they have been confirmed or cannot harm the host.
 func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (behind bool, err error) {
 	lost, confirmed := checkpoint.Lost(in.host, in.host.Status.Restore, in.report().Progress.Checkpoint, r.Forgot)
@@ -50,7 +50,8 @@ func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (be
 	return true, r.compare(ctx, in, lost)
 }
 
-// compare returns the changes that the restored hub would make on a host whose instructions differ from the hub's.
+// compare determines the changes that the restored hub would make to a host whose instructions differ from the hub's
+// instructions.
 func (r *Reconciler) compare(ctx context.Context, in *input, lost string) error {
 	if in.version != "" {
 		secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host)) // the cache contains no Secret data
@@ -88,8 +89,8 @@ func heldBack(in *input, lost string) *v1.RestoreStatus {
 	return held
 }
 
-// writeHeld lists in the status the changes that are waiting for confirmation. While it is unknown whether any changes
-// are waiting, the status stays unchanged.
+// writeHeld writes the changes that are waiting for confirmation to the status. It leaves the status unchanged while it
+// is unknown whether any changes are waiting.
 func writeHeld(in *input, update *status.Update) {
 	if in.err != nil || in.report() == nil && in.identity != nil {
 		return

@@ -91,12 +91,12 @@ func decide(in *input) (v1.HostState, status.Readiness) {
 	return state, v
 }
 
-// contended reports whether a write failed because another client wrote first. This is not reported as a problem,
-// because the Host is reconciled again.
+// contended reports whether a write failed because another client wrote first. Such a failure is not shown as a
+// problem, because the Host is reconciled again.
 func contended(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
-// orWaiting returns the state to use for a host that does not report its state. It returns the previous state if the
-// status contains one.
+// orWaiting returns the state of a host that does not report its state: the previous state in the status if there is
+// one, or Waiting.
 func orWaiting(in *input) v1.HostState {
 	if in.identity != nil && in.host.Status.State != "" {
 		return in.host.Status.State
@@ -140,7 +140,7 @@ func problem(p protocol.HostProgress) string {
 	return p.Instruction + ": " + p.Message
 }
 
-// shown returns the part of a report that the Host's status contains, or nil if the host has no instructions.
+// shown returns the part of a report that is copied to the Host's status, or nil if the host has no instructions.
 func shown(p *protocol.HostProgress) *v1.HostProgress {
 	if p.Version == "" {
 		return nil

@@ -64,7 +64,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, err
 }
 
-// taken emits an event that explains why the Cluster has no profile.
+// taken emits an event to explain that the Cluster has no profile because another manager owns a profile with its name.
 func (r *Reconciler) taken(ctx context.Context, cluster *v1.Cluster, manager string) error {
 	update := status.Begin(cluster)
 	update.Event(status.Event{Warning: true, Reason: v1.ReasonProfileTaken, Action: "Publish",

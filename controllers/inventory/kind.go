@@ -24,12 +24,13 @@ import (
 	"github.com/drover-dev/drover/internal/clusterprofile"
 )
 
-// LookEvery is the interval at which the hub checks whether its API server serves the kind, until it does.
+// LookEvery is how often the hub checks whether its API server serves the kind. The hub stops checking once the kind is
+// served.
 const LookEvery = time.Minute
 
-// Kind watches ClusterProfiles once the hub's API server serves the ClusterProfile kind. This kind can be installed at
-// any time. As a source, Kind triggers a reconcile of a profile's owner when the profile changes, and of all Clusters
-// when the watch starts. If the kind is removed, Kind waits until the kind is installed again.
+// Kind watches ClusterProfiles once the hub's API server serves the ClusterProfile kind, which can be installed at any
+// time. Kind is a source: it enqueues the owner of a profile when the profile changes, and all Clusters when the watch
+// starts. If the ClusterProfile kind is removed, Kind waits until it is installed again.
 type Kind struct {
 	Mapper meta.RESTMapper
 	Scheme *runtime.Scheme
@@ -45,7 +46,7 @@ type Kind struct {
 // Served reports whether the API server served the kind at the last check and the kind is being watched.
 func (k *Kind) Served() bool { return k.served.Load() }
 
-// Start implements source.Source. It does not wait for the kind to be served.
+// Start implements source.Source. It does not wait until the kind is served.
 func (k *Kind) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	go func() {
 		err := wait.PollUntilContextCancel(ctx, k.Every, true, func(ctx context.Context) (bool, error) {

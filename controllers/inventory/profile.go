@@ -36,7 +36,7 @@ const (
 	ConditionJoined  = "Joined"
 )
 
-// Properties of a profile. Two of these properties come from KEP-2149. Drover defines the others.
+// Properties of a profile. Two of them are defined in KEP-2149. Drover defines the others.
 const (
 	propertyID           = "cluster.clusterset.k8s.io"
 	propertySet          = "clusterset.k8s.io"
@@ -82,7 +82,7 @@ func labels(cluster *v1.Cluster) map[string]string {
 	return all
 }
 
-// translate returns a condition of the Cluster with the name that profiles use for it.
+// translate returns a condition of the Cluster as a condition of the profile.
 func translate(cluster *v1.Cluster, from, to string, before []metav1.Condition) metav1.Condition {
 	c := metav1.Condition{Type: to, Status: metav1.ConditionUnknown, Reason: v1.ReasonPending, LastTransitionTime: cluster.CreationTimestamp}
 	if found := meta.FindStatusCondition(cluster.Status.Conditions, from); found != nil {
@@ -114,7 +114,7 @@ func properties(cluster *v1.Cluster) []clusterprofile.Property {
 }
 
 // access returns the access provider for the hub's proxy. The provider contains no credentials. It passes the audience
-// of the tokens to the exec plugin. Tokens with this audience are valid only for this cluster.
+// for tokens to the exec plugin. Tokens with this audience are valid only for this cluster.
 func access(cluster *v1.Cluster, settings protocol.Settings) []clusterprofile.AccessProvider {
 	if len(settings.Servers) == 0 {
 		return nil

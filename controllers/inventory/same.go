@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// The functions in this file compare the hub's version of a profile with the existing profile. Additions by other
-// clients do not count as differences, because each reconcile would otherwise write the profile again.
+// The functions in this file compare the desired profile with the existing profile. Additions by other clients do not
+// count as differences. Otherwise, each reconcile would write the profile again.
 
 // sameLabels reports whether a profile has all the desired labels, and no other labels that Drover has set.
 func sameLabels(want, found *clusterprofile.ClusterProfile) bool {
@@ -52,7 +52,7 @@ func appliedLabels(managed []metav1.ManagedFieldsEntry) (keys []string) {
 }
 
 // sameStatus reports whether a status is up to date. It ignores the transition times of conditions, because stored
-// times are rounded to seconds.
+// times have only a precision of seconds.
 func sameStatus(want, found clusterprofile.ClusterProfileStatus) bool {
 	timeless := func(conditions []metav1.Condition) []metav1.Condition {
 		all := slices.Clone(conditions)

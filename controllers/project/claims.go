@@ -19,8 +19,8 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// decideProject builds the project's set for each member. Two members' sets differ only if another project owns some of
-// the namespaces in one of the members.
+// decideProject builds the project's set for each member. The sets of two members differ only if another project owns
+// some of the namespaces in one of the members.
 func (r *Reconciler) decideProject(ctx context.Context, project *v1.Project, d *decision) error {
 	rivals, err := r.rivals(ctx, project)
 	if err != nil {
@@ -66,8 +66,7 @@ func (r *Reconciler) rivals(ctx context.Context, project *v1.Project) ([]*v1.Pro
 	}), err
 }
 
-// taken returns the project's namespaces that belong to another project in a member, together with the name of that
-// other project.
+// taken returns the project's namespaces that belong to another project in a member, and the name of that project.
 func (r *Reconciler) taken(ctx context.Context, project *v1.Project, rivals []*v1.Project, member types.NamespacedName) (map[string]string, error) {
 	if len(rivals) == 0 {
 		return nil, nil

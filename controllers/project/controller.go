@@ -1,8 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package project reconciles Project: it delivers a project's namespaces, limits and copies of Secrets to members, and
-// delivers the policies that guard projects to all members.
+// Package project reconciles Project.
+//
+// It delivers a project's namespaces, limits and copies of Secrets to members. It also delivers the policies that guard
+// projects to all members.
 package project
 
 import (
@@ -81,10 +83,10 @@ type decision struct {
 	members  []types.NamespacedName
 	projects map[types.NamespacedName]*set.Set
 	secrets  map[types.NamespacedName]*set.Set
-	// held contains the members that get no copies of Secrets until the guards are applied. It maps the names of the
-	// members' Clusters to the outcome of delivering the guards.
+	// held contains the members that receive no copies of Secrets until the guards are applied. It maps the name of a
+	// member's Cluster to the outcome of delivering the guards to the member.
 	held map[string]delivery.Outcome
-	// problems prevent the project, or part of it, from being delivered. The most important problem comes first.
+	// problems prevent all or part of the project from being delivered. The most important problem comes first.
 	problems []index.Problem
 }
 
@@ -94,8 +96,8 @@ func (d *decision) fail(reason, message string) {
 }
 
 // decide reads everything that the project depends on and makes a decision. It returns an error only if an object
-// cannot be read. A mistake in the project is reported as one of the decision's problems, and the project's objects are
-// then removed from members.
+// cannot be read. A mistake in the project becomes one of the decision's problems, and the project's objects are then
+// removed from members.
 func (r *Reconciler) decide(ctx context.Context, project *v1.Project) (decision, error) {
 	d := decision{projects: map[types.NamespacedName]*set.Set{}, secrets: map[types.NamespacedName]*set.Set{}}
 	members, problem, err := index.Members(ctx, r.Client, project.Namespace, project.Spec.ClusterTarget)
@@ -109,7 +111,7 @@ func (r *Reconciler) decide(ctx context.Context, project *v1.Project) (decision,
 	return d, errors.Join(r.decideProject(ctx, project, &d), r.decideSecrets(ctx, project, &d))
 }
 
-// decideSecrets builds the set of copies. A project without Secrets has no such set.
+// decideSecrets builds the set with the copies of Secrets. A project without Secrets has no such set.
 func (r *Reconciler) decideSecrets(ctx context.Context, project *v1.Project, d *decision) error {
 	sources, err := r.sources(ctx, project, d)
 	if err != nil {
@@ -137,7 +139,7 @@ func (r *Reconciler) decideSecrets(ctx context.Context, project *v1.Project, d *
 			continue
 		}
 		kept, err := keep(r.Deliveries.Kept(copies.ID, member), copies, content)
-		if err != nil { // the copies are too large even without the namespaces that have been removed since
+		if err != nil { // the copies are too large even without the namespaces that have since been removed
 			d.fail(v1.ReasonDeliveryFailed, fmt.Sprintf("The copies in cluster %s are taken away: %v", member.Name, err))
 			kept = delivery.Absent(copies.ID)
 		}
@@ -147,7 +149,7 @@ func (r *Reconciler) decideSecrets(ctx context.Context, project *v1.Project, d *
 }
 
 // keep returns the copies for a member in which projects are not guarded: the copies that the member should already
-// have, except copies in namespaces that no longer belong to the project. It does not add or change any copies.
+// have, except for copies in namespaces that no longer belong to the project. It does not add or change any copies.
 func keep(kept, copies *set.Set, content set.Content) (*set.Set, error) {
 	switch {
 	case kept == nil:
@@ -181,8 +183,8 @@ func keep(kept, copies *set.Set, content set.Content) (*set.Set, error) {
 	return set.New(copies.ID, nil, rest)
 }
 
-// unguarded returns the members in which the project guards are not in force, together with the reason. In these
-// members, anyone who can label a namespace could obtain a project's Secrets.
+// unguarded returns the members in which the project guards are not in force, and the outcome of delivering the guards
+// to each. In these members, anyone who can label a namespace could obtain a project's Secrets.
 func (r *Reconciler) unguarded(members []types.NamespacedName) map[string]delivery.Outcome {
 	held := map[string]delivery.Outcome{}
 	for _, guards := range r.Deliveries.Outcomes(set.Guards, members) {

@@ -25,8 +25,8 @@ type MemberDeliverer interface {
 	Forget(member types.NamespacedName)
 }
 
-// Guards delivers the policies that guard projects to every member. It also removes members whose Clusters have been
-// deleted from the delivery store. Use NewGuards to create Guards.
+// Guards delivers the policies that guard projects to every member. When a Cluster has been deleted, Guards also
+// removes its member from the delivery store. Use NewGuards to create a Guards.
 type Guards struct {
 	clusters   client.Reader
 	deliveries MemberDeliverer

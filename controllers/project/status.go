@@ -43,9 +43,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, project *v1.Project, d dec
 	return r.written.Write(ctx, r.Output, project, change)
 }
 
-// outcomes returns one outcome for each member. It combines the failures to deliver the project with the failures to
-// deliver the project's Secrets. If the Secrets are at a later stage, the rest of the outcome also comes from the
-// Secrets. If Secrets are waiting for the guards, the guards' outcome is used for the Secrets.
+// outcomes returns one outcome for each member. The outcome contains all failures to deliver the project and its
+// Secrets. The rest of the outcome is taken from the project or from the Secrets, whichever is at the later stage. If
+// the Secrets are waiting for the guards, the outcome for the guards counts as the outcome for the Secrets.
 func (r *Reconciler) outcomes(project *v1.Project, d decision) []delivery.Outcome {
 	if len(d.projects) == 0 {
 		return nil
@@ -86,7 +86,7 @@ func (r *Reconciler) writeQuotaFits(project *v1.Project, outcomes []delivery.Out
 }
 
 // quotaFits returns the QuotaFits condition. The condition is False if any namespace has less than its default share of
-// the quota, or no share at all. quotaFits has no side effects.
+// the quota, or has no share. quotaFits has no side effects.
 func quotaFits(outcomes []delivery.Outcome) metav1.Condition {
 	var short, spent []string
 	for _, o := range outcomes {
@@ -126,7 +126,7 @@ func messages(problems []index.Problem) []string {
 	return texts
 }
 
-// named joins the first few texts. If there are more texts, the result says so, but does not say how many, because an
+// named joins the first few texts. If there are more texts, the result says so without giving their number, because an
 // agent reports only the first few.
 func named(texts []string, separator string) string {
 	if len(texts) < maxNamed {

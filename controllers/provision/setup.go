@@ -40,9 +40,9 @@ import (
 )
 
 // Every provisioner has the rights in config/provision/role.yaml. The rights for Cluster API are defined next to its
-// controllers. In workspaces where an administrator has bound drover-provisioner-workspace, the provisioner can get
-// Secrets whose names it knows, but cannot list Secrets. The policies in config/provision/policy.yaml restrict its
-// writes, because Hosts' instructions run as root on the machines.
+// controllers. In workspaces where an administrator has bound the role drover-provisioner-workspace, the provisioner
+// can get Secrets whose names it knows, but cannot list Secrets. The policies in config/provision/policy.yaml restrict
+// its writes, because Hosts' instructions run as root on the machines.
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-provisioner,verbs=get;update
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-manager,verbs=get
@@ -95,7 +95,7 @@ func Setup(mgr ctrl.Manager, cfg config.Config) error {
 	return wiring.Add(mgr, all)
 }
 
-// watch adds the runnables, other than controllers, that run on every replica.
+// watch adds the runnables that run on every replica, except for the controllers.
 func watch(mgr ctrl.Manager, cfg config.Config) error {
 	clients, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
@@ -126,8 +126,8 @@ func (s shared) served(install string, version schema.GroupVersion, kinds ...str
 	return nil
 }
 
-// hosts returns a controller's access to Hosts. The controller sets the finalizer on the Hosts that it takes, unless
-// the finalizer is empty.
+// hosts returns a controller's access to Hosts. Unless the finalizer is empty, the controller sets it on the Hosts that
+// it claims.
 func (s shared) hosts(finalizer string) hosts.Hub {
 	return hosts.Hub{Client: s.client, Live: s.live, NotCurrent: s.hub.NotCurrent, Finalizer: finalizer}
 }

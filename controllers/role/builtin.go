@@ -28,8 +28,8 @@ import (
 )
 
 // BuiltIn applies the built-in role templates when the manager becomes the leader. It creates missing templates and
-// reverts changes in the same way as the API server does with its own ClusterRoles. It does not change a template whose
-// annotation v1.AnnotationAutoUpdate is "false".
+// reverts changes, as the API server does with its own ClusterRoles. It does not change a template whose annotation
+// v1.AnnotationAutoUpdate is "false".
 //
 // The hub's manifests do not contain the templates, because kubectl cannot apply them together with their CRD.
 type BuiltIn struct {
@@ -41,7 +41,7 @@ type BuiltIn struct {
 	Retry time.Duration
 }
 
-// The "escalate" verb lets the manager write rules. The right is limited to the names of the built-in templates.
+// The "escalate" verb allows the manager to write rules. It is limited to the names of the built-in templates.
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=roletemplates,verbs=create
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=roletemplates,verbs=update;escalate,resourceNames=cluster-member;cluster-owner;cluster-viewer;configmaps-manage;configmaps-view;ingress-manage;ingress-view;monitoring-manage;monitoring-view;project-member;project-owner;project-viewer;secrets-manage;secrets-view;serviceaccounts-manage;serviceaccounts-view;services-manage;services-view;volumes-manage;volumes-view;workloads-manage;workloads-view
 
@@ -123,7 +123,7 @@ func Templates() ([]*unstructured.Unstructured, error) {
 				return nil
 			case err != nil:
 				return fmt.Errorf("%s: %w", path, err)
-			case template.GetKind() == "RoleTemplate": // this leaves out the kustomization
+			case template.GetKind() == "RoleTemplate": // skips the kustomization
 				all = append(all, template)
 			}
 		}

@@ -59,7 +59,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return r.writeStatus(ctx, template, used, given, refused)
 }
 
-// setsOf returns a map that assigns the same set to each member. If given is nil, the map is empty.
+// setsOf returns a map with the given set for each member. If given is nil, the map is empty.
 func setsOf(members []types.NamespacedName, given *set.Set) map[types.NamespacedName]*set.Set {
 	sets := make(map[types.NamespacedName]*set.Set, len(members))
 	if given != nil {

@@ -21,8 +21,8 @@ type uses struct {
 	until time.Duration
 }
 
-// uses finds the members in which a template is bound or used by a Baseline. It considers only bindings that have not
-// expired and that are allowed to use the template.
+// uses finds the members in which a template is bound or used by a Baseline. It ignores bindings that have expired or
+// that are not allowed to use the template.
 func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses, error) {
 	found := finding{now: r.Now(), known: map[types.NamespacedName]struct{}{}, targets: map[string]struct{}{}}
 	if template.Spec.Context == v1.ContextCluster {
@@ -87,12 +87,12 @@ type finding struct {
 	uses
 	now   time.Time
 	known map[types.NamespacedName]struct{}
-	// targets that name a Cluster and have already been looked up, so that a thousand bindings for one member need only
-	// one lookup
+	// targets that name a Cluster and have already been looked up; a thousand bindings for one member need only one
+	// lookup
 	targets map[string]struct{}
 }
 
-// expired reports whether a binding has expired. If the binding will expire later, expired records the time.
+// expired reports whether a binding has expired. If the binding expires later, expired records the time.
 func (f *finding) expired(end *metav1.Time) bool {
 	if index.Expired(end, f.now) {
 		return true

@@ -27,7 +27,7 @@ type Keys struct {
 	Now    func() time.Time
 }
 
-// Reconcile performs the next step of the key rotation if a step is due.
+// Reconcile performs the next step of the key rotation if one is due.
 func (k *Keys) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	if err := k.Client.Get(ctx, k.Secret, secret); client.IgnoreNotFound(err) != nil {

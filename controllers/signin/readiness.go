@@ -28,7 +28,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Users records in the status of each User whether the user can sign in. It runs on the leader.
+// Users writes to the status of each User whether the user can sign in. It runs on the leader.
 type Users struct {
 	Client   client.Client
 	Recorder events.EventRecorder
@@ -66,8 +66,9 @@ func (u *Users) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 	return ctrl.Result{}, update.Commit(ctx, u.Client, u.Recorder)
 }
 
-// decide returns whether a User can sign in. secret contains the user's password hash, and is nil if the Secret does not
-// exist. A missing password does not stall the User, because the Secret may be created soon.
+// decide returns the readiness of a User. A User is ready if the user can sign in. secret contains the user's password
+// hash, and is nil if it does not exist. A missing password does not stall the User, because the Secret may be created
+// soon.
 func decide(user *v1.User, secret *corev1.Secret) status.Readiness {
 	switch {
 	case user.Spec.Disabled:
@@ -92,15 +93,15 @@ func decide(user *v1.User, secret *corev1.Secret) status.Readiness {
 	return status.Readiness{Ready: true, Reason: v1.ReasonPasswordSet, Message: "The user can sign in"}
 }
 
-// Limits on the interval between checks of a provider that does not respond. Within these limits, the interval is the
-// time since the provider stopped responding.
+// Limits on the interval between checks of a provider that does not respond. Within these limits, the interval equals
+// the time since the provider stopped responding.
 const (
 	checkEvery = 5 * time.Minute
 	checkSoon  = 10 * time.Second
 	checkLimit = 15 * time.Second
 )
 
-// Providers records in the status of each AuthProvider whether the provider responds. It runs on the leader.
+// Providers writes to the status of each AuthProvider whether the provider responds. It runs on the leader.
 type Providers struct {
 	Client     client.Client
 	Recorder   events.EventRecorder
@@ -132,7 +133,7 @@ func (r *Providers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	return ctrl.Result{RequeueAfter: checkAgain(p, failed, r.Now())}, update.Commit(ctx, r.Client, r.Recorder)
 }
 
-// checkAgain returns the time after which a provider is checked again. Zero means never.
+// checkAgain returns the time until a provider is checked again, or zero if it is not checked again.
 func checkAgain(p *v1.AuthProvider, failed error, now time.Time) time.Duration {
 	switch {
 	case p.Spec.Disabled:
@@ -148,7 +149,7 @@ func checkAgain(p *v1.AuthProvider, failed error, now time.Time) time.Duration {
 func (r *Providers) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, secret client.Object) (requests []reconcile.Request) {
 		var all v1.AuthProviderList
-		// The read comes from a cache. If it fails, the provider is still checked again later.
+		// The read uses a cache. If it fails, the provider is still checked again later.
 		if secret.GetNamespace() != r.Connectors.Namespace || secret.GetLabels()[v1.LabelSecretKind] != v1.SecretKindProvider || r.Client.List(ctx, &all) != nil {
 			return nil
 		}

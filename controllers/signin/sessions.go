@@ -19,19 +19,18 @@ import (
 	"github.com/drover-dev/drover/internal/signin/session"
 )
 
-// kept is how long the Secret of a session or script token is kept after the session or token has ended.
+// kept is how long the Secret of a session or script token is kept after its end.
 const kept = time.Minute
 
 // Sessions deletes sessions and script tokens that have ended. It runs on the leader.
 type Sessions struct {
 	Client client.Client
-	// Namespace is the manager's namespace. It contains the sessions' and tokens' Secrets.
+	// Namespace is the manager's namespace. It contains the Secrets of sessions and tokens.
 	Namespace string
 	Now       func() time.Time
 }
 
-// Ends reports whether an object is the Secret of a session or script token. Checking the label alone is not
-// sufficient.
+// Ends reports whether an object is the Secret of a session or script token. The label alone does not prove this.
 func (s *Sessions) Ends(o client.Object) bool {
 	prefixes := map[string]string{v1.SecretKindSession: session.Prefix, v1.SecretKindToken: scripttoken.Prefix}
 	prefix, known := prefixes[o.GetLabels()[v1.LabelSecretKind]]

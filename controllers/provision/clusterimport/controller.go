@@ -36,9 +36,9 @@ const (
 	busyPause = time.Second
 )
 
-// Workers is the number of reconciles that run in parallel. maxInstalls is the maximum number of them that can install
-// agents in the clusters of one workspace at the same time. The API servers of these clusters belong to the tenant and
-// may respond slowly.
+// Workers is the number of reconciles that run in parallel. maxInstalls is how many of them may install agents in the
+// clusters of one workspace at the same time. It is lower, because the API servers of these clusters belong to the
+// tenant and may respond slowly.
 const (
 	Workers     = 16
 	maxInstalls = 2
@@ -87,9 +87,9 @@ func Outline() *metav1.PartialObjectMetadata {
 	return object
 }
 
-// The drover-provisioner-clusters policy allows only Clusters that belong to a Cluster API Cluster. Setting the import
-// label requires the "delete" verb on clusters/agent. The drover-provisioner-secrets policy prevents the provisioner
-// from using that right for anything else.
+// The drover-provisioner-clusters policy allows the provisioner to create only Clusters that belong to a Cluster API
+// Cluster. Setting the import label requires the "delete" verb on clusters/agent. The drover-provisioner-secrets policy
+// prevents the provisioner from using this right for anything else.
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=create
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/agent,verbs=delete
@@ -145,7 +145,7 @@ func (r *Reconciler) enter(ctx context.Context, workspace string) (*limit.Seat, 
 	return r.seats.Enter(ctx, limit.Requester{User: workspace})
 }
 
-// gather reads everything that a step depends on. If it returns an error, the input contains everything that was read
+// gather reads everything that a step depends on. If it returns an error, the input contains the data that was read
 // before the error.
 func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*input, error) {
 	in := &input{name: name, source: Outline()}
@@ -193,8 +193,8 @@ func wanted(in *input) bool {
 	return in.source != nil && in.source.DeletionTimestamp.IsZero() && in.source.Labels[v1.LabelImport] == "true"
 }
 
-// agreed reports whether a Cluster may be used for the imported cluster. If the provisioner did not create the Cluster,
-// its owner must have set the import label.
+// agreed reports whether the existing Cluster may be used for the import. If the provisioner did not create the
+// Cluster, its owner must have set the import label.
 func agreed(in *input) bool {
 	return in.cluster.DeletionTimestamp.IsZero() && in.cluster.Labels[v1.LabelImport] == "true"
 }
@@ -218,8 +218,8 @@ func decide(in *input) step {
 	return install
 }
 
-// clusterOf returns the Cluster to create. When the Cluster API Cluster is deleted, this Cluster is also deleted. It is
-// deleted last, because Cluster API may need the connection through the hub until then.
+// clusterOf returns the Cluster to create. It is deleted along with the Cluster API Cluster, but not before it, because
+// Cluster API may need the connection through the hub until then.
 func clusterOf(source *metav1.PartialObjectMetadata) *v1.Cluster {
 	return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: source.Namespace, Name: source.Name, Labels: map[string]string{v1.LabelImport: "true"},

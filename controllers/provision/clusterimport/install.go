@@ -24,21 +24,21 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// installTime is the time limit for an installation, so that an unresponsive server cannot block other installations
-// for longer.
+// installTime is the time limit for an installation. It limits how long an unresponsive server can block other
+// installations.
 const installTime = time.Minute
 
-// fieldOwner is the field manager for all objects that are applied in the cluster.
+// fieldOwner is the field manager of all objects that are applied in the cluster.
 const fieldOwner = "drover-import"
 
-// maxAnswer is the maximum number of bytes that are read from a response. The content is discarded. It is only read so
+// maxAnswer is the maximum number of bytes that are read from a response. The content is discarded. It is read only so
 // that the connection can be reused.
 const maxAnswer = 1 << 20
 
 // install applies the agent's manifest in the cluster. Its errors contain no text from the cluster's API server.
 //
-// The author of the kubeconfig controls that server. Therefore, none of the server's responses are decoded. The URL
-// paths for the kinds in the manifest are built in, and only the status code of a response is used.
+// The author of the kubeconfig controls that server, so its responses are not decoded. The URL paths for the kinds in
+// the manifest are built in, and only the status code of each response is used.
 func (r *Reconciler) install(ctx context.Context, in *input) error {
 	config, err := remote.Config(in.kubeconfig, r.Reach)
 	if err != nil {
@@ -126,7 +126,7 @@ func address(server *url.URL, object *metav1.PartialObjectMetadata) (string, err
 	return to.String(), nil
 }
 
-// problem describes the type of an error. It does not repeat any text from the server, because the author of the
+// problem describes an error in general terms. It does not repeat any text from the server, because the author of the
 // kubeconfig can choose that text.
 func problem(err error) string {
 	switch {

@@ -28,8 +28,8 @@ const maxEndpoints = 32
 // are kept.
 const fieldOwner = client.FieldOwner("drover-etcd")
 
-// pause pauses the Cluster API Cluster for a restore, or resumes it after the restore. A Cluster that a user has paused
-// stays paused.
+// pause pauses the Cluster API Cluster for a restore, or unpauses it after the restore. A Cluster that a user has
+// paused stays paused.
 func (in *input) pause(ctx context.Context, active *provisionv1.EtcdRestore, d kubeadm.Decision) error {
 	if active == nil {
 		return nil
@@ -44,7 +44,7 @@ func (in *input) pause(ctx context.Context, active *provisionv1.EtcdRestore, d k
 	return nil
 }
 
-// give adds tasks to machines. It removes the tasks of snapshots and restores that have ended.
+// give adds tasks to machines, and removes the tasks of snapshots and restores that have ended.
 func (in *input) give(ctx context.Context, d kubeadm.Decision) error {
 	var errs []error
 	for i := range in.machines {
@@ -63,7 +63,7 @@ func (in *input) give(ctx context.Context, d kubeadm.Decision) error {
 	return errors.Join(errs...)
 }
 
-// tasks returns an object that sets the machine's tasks when it is applied. It has no side effects.
+// tasks returns an object that sets the machine's tasks when the object is applied. It has no side effects.
 func tasks(m *infrav1.DroverMachine, want []kubeadm.Task) *unstructured.Unstructured {
 	list := []any{}
 	for _, t := range want {

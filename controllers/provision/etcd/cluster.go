@@ -24,7 +24,7 @@ type input struct {
 	*Reconciler
 	name types.NamespacedName
 	// objects contains all snapshots and restores. snapshots contains the unfinished snapshots. restores contains the
-	// unfinished restores, and finished restores that still have their finalizer.
+	// unfinished restores, and the finished restores that still have their finalizer.
 	objects   etcd.Objects
 	snapshots []*provisionv1.EtcdSnapshot
 	restores  []*provisionv1.EtcdRestore
@@ -34,7 +34,7 @@ type input struct {
 	cluster *infrav1.DroverCluster
 	// machines contains the control plane machines.
 	machines []infrav1.DroverMachine
-	// owner is the Cluster API Cluster. If it does not exist, owner is nil and problem describes this.
+	// owner is the Cluster API Cluster. If it does not exist, owner is nil and problem says so.
 	owner   *clusterapi.Cluster
 	problem string
 	// hopeless is true if the problem is permanent.
@@ -111,8 +111,8 @@ func (in *input) refuse() progress.All {
 }
 
 // settle creates and deletes scheduled snapshots after the statuses have been written. It returns the time until the
-// next reconcile, or 0 to wait for a change. The next reconcile follows soon if something is in progress. Otherwise, it
-// follows at the next scheduled time.
+// next reconcile, or 0 to wait for a change. If something is in progress, the next reconcile follows soon. Otherwise,
+// it follows at the next scheduled time.
 func (in *input) settle(ctx context.Context) (time.Duration, error) {
 	err := in.expire(ctx, in.decided)
 	next, scheduled := in.followSchedule(ctx)

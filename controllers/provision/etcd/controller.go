@@ -3,9 +3,9 @@
 
 // Package etcd carries out EtcdSnapshots and EtcdRestores of DroverClusters.
 //
-// It gets decisions from internal/provision/kubeadm, gives tasks to DroverMachines, pauses Cluster API, and creates
-// snapshots according to a cluster's schedule. The controller for ClusterInstallations carries out their snapshots and
-// restores itself, because all its other work must stop during a restore.
+// It obtains decisions from internal/provision/kubeadm, gives tasks to DroverMachines, pauses Cluster API, and creates
+// snapshots according to a cluster's schedule. The snapshots and restores of ClusterInstallations are carried out by
+// their own controller, because all its other work must stop during a restore.
 package etcd
 
 import (
@@ -42,7 +42,7 @@ type Reconciler struct {
 
 // Reconcile performs the next step for all snapshots and restores of one cluster.
 //
-// It performs the step before it writes the statuses, and it discards an outcome only after the status contains the
+// It performs the step before it writes the statuses, and discards an outcome only once the status contains the
 // outcome. If the provisioner is killed in between, Reconcile therefore makes the same decisions again.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	in := &input{Reconciler: r, name: req.NamespacedName}
@@ -58,9 +58,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: again}, errors.Join(err, unsettled)
 }
 
-// Handler enqueues the cluster that an EtcdSnapshot or EtcdRestore refers to. When another object changes, Handler
-// enqueues the clusters in the same namespace that have a snapshot or restore in progress. A changed DroverCluster with
-// a schedule is enqueued even if no snapshot or restore refers to it.
+// Handler enqueues the cluster that an EtcdSnapshot or EtcdRestore refers to. When any other object changes, Handler
+// enqueues the clusters in the same namespace that have a snapshot or restore in progress. It also enqueues a changed
+// DroverCluster with a schedule, even if no snapshot or restore refers to it.
 func (r *Reconciler) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		switch o := object.(type) {

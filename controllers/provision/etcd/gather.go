@@ -28,15 +28,15 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// clientPort is the port on which kubeadm's etcd listens for clients.
+// clientPort is the client port of the etcd that kubeadm installs.
 const clientPort = 2379
 
 // lostTime is how long a snapshot or copy waits for a disconnected host before it fails.
 const lostTime = 10 * time.Minute
 
 // gather reads everything that a decision depends on. It reads the machines before the snapshots and restores. A
-// machine keeps the outcome of a task until the status of the corresponding object contains it, so a finished object is
-// never mistaken for a new one.
+// machine keeps the outcome of a task until the status of the corresponding object contains the outcome. A finished
+// object is therefore never mistaken for a new one.
 func (in *input) gather(ctx context.Context) (err error) {
 	if err = in.gatherMachines(ctx); err != nil {
 		return err
@@ -196,8 +196,8 @@ func objectOf(cluster *infrav1.DroverCluster, file string) *kubeadm.Object {
 	}
 }
 
-// copyOf returns the copy of a snapshot if it is at the endpoint and in the bucket that the cluster specifies, because
-// the cluster's credentials give access only to such a copy. copyOf has no side effects.
+// copyOf returns the copy of a snapshot if it is at the endpoint and in the bucket that the cluster specifies. The
+// cluster's credentials do not give access to any other copy. copyOf has no side effects.
 func copyOf(cluster *infrav1.DroverCluster, snapshot *provisionv1.EtcdSnapshot) *kubeadm.Object {
 	at, object := snapshot.Status.S3, objectOf(cluster, snapshot.Status.Snapshot)
 	if at == nil || object == nil || at.Endpoint != object.Endpoint || at.Bucket != object.Bucket {

@@ -30,8 +30,8 @@ import (
 )
 
 const (
-	// firstWindow limits the age of a scheduled time if no scheduled snapshot exists. With a new schedule, earlier times
-	// do not count as missed.
+	// firstWindow is the maximum age of a due time while no scheduled snapshot exists. It prevents times before the
+	// schedule was set from counting as missed.
 	firstWindow = 10 * time.Minute
 	// maxName limits the length of the cluster's name within a snapshot's name.
 	maxName = 200
@@ -48,7 +48,7 @@ func scheduledBy(o *provisionv1.EtcdSnapshot, cluster *infrav1.DroverCluster) bo
 	return strings.HasPrefix(by.APIVersion, infrav1.GroupVersion.Group+"/") && by.Kind == "DroverCluster" && by.Name == cluster.Name && by.UID == cluster.UID
 }
 
-// scheduledFor returns the scheduled time for which a snapshot was created.
+// scheduledFor returns the scheduled time that a snapshot was created for.
 func scheduledFor(o *provisionv1.EtcdSnapshot) time.Time {
 	if t, err := time.Parse(time.RFC3339, o.Annotations[provisionv1.AnnotationScheduledFor]); err == nil {
 		return t
@@ -57,7 +57,7 @@ func scheduledFor(o *provisionv1.EtcdSnapshot) time.Time {
 }
 
 // sortScheduled sorts scheduled snapshots from newest to oldest. A snapshot whose scheduled time is in the future was
-// created while a clock was wrong. It counts as the oldest snapshot, because it would otherwise be kept forever.
+// created while a clock was wrong. It counts as the oldest snapshot. Otherwise, it would be kept forever.
 func sortScheduled(all []*provisionv1.EtcdSnapshot, now time.Time) {
 	ahead := func(o *provisionv1.EtcdSnapshot) int {
 		if scheduledFor(o).After(now) {
@@ -100,13 +100,13 @@ func stored(scheduled []*provisionv1.EtcdSnapshot, restores []*provisionv1.EtcdR
 type timing struct {
 	// due is the scheduled time of a snapshot that must be created now. It is zero if no snapshot is due.
 	due time.Time
-	// again is the time of the next check, or zero if no more checks are needed.
+	// again is the time of the next check, or zero if no further check is needed.
 	again time.Time
 }
 
-// timed returns the scheduled time of a snapshot that must be created now. It has no side effects and depends on no
-// state except the snapshots that the schedule has created. If several times were missed, only one snapshot is created,
-// for the latest of them. No snapshot is created while another snapshot or a restore is in progress.
+// timed returns the scheduled time of a snapshot that must be created now. It has no side effects, and depends on no
+// state except for the snapshots that the schedule has created. If several times were missed, only one snapshot is
+// created, for the latest time. No snapshot is created while another snapshot or a restore is in progress.
 func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring bool, now time.Time) timing {
 	t := timing{again: s.Next(now)}
 	last := now.Add(-firstWindow)
@@ -125,7 +125,7 @@ func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring
 }
 
 // followSchedule creates a snapshot if one is due. It returns the time of the next check, or zero if no further check
-// is needed. If the schedule cannot be parsed, this is reported in the status of the DroverCluster.
+// is needed. If the schedule cannot be parsed, the status of the DroverCluster says so.
 func (in *input) followSchedule(ctx context.Context) (time.Time, error) {
 	if in.cluster == nil || in.cluster.Spec.Etcd.Schedule == "" || !in.cluster.DeletionTimestamp.IsZero() {
 		return time.Time{}, nil
@@ -154,7 +154,7 @@ func (in *input) followSchedule(ctx context.Context) (time.Time, error) {
 }
 
 // inTheWay returns an error if another object has the name of a snapshot that is due. An object that the schedule
-// itself created causes no error. Such an object can exist if the provisioner was killed right after creating it.
+// created causes no error. Such an object can exist if the provisioner was killed right after creating it.
 func (in *input) inTheWay(ctx context.Context, cluster *infrav1.DroverCluster, o *provisionv1.EtcdSnapshot, due time.Time) error {
 	present := &provisionv1.EtcdSnapshot{}
 	if err := in.Live.Get(ctx, client.ObjectKeyFromObject(o), present); err != nil {
@@ -187,7 +187,7 @@ func scheduledSnapshot(cluster *infrav1.DroverCluster, due time.Time) *provision
 	}
 }
 
-// expire deletes scheduled snapshots that exceed the retention.
+// expire deletes scheduled snapshots in excess of the retention.
 func (in *input) expire(ctx context.Context, d kubeadm.Decision) error {
 	var errs []error
 	for _, o := range in.scheduled {

@@ -3,7 +3,7 @@
 
 // Package infrastructure reconciles DroverCluster.
 //
-// It writes the kubeconfig that Cluster API uses to reach a cluster through the hub, and lists failure domains.
+// It writes the kubeconfig that Cluster API uses to reach a cluster through the hub, and lists the failure domains.
 package infrastructure
 
 import (
@@ -36,7 +36,7 @@ import (
 // lookAgain is the interval at which Cluster API's progress is checked. Cluster API objects are not watched.
 const lookAgain = 5 * time.Second
 
-// maxDomains is the maximum number of failure domains that the schema allows.
+// maxDomains is the maximum number of failure domains. The schema defines the same limit.
 const maxDomains = 100
 
 // Reconciler reconciles DroverClusters.
@@ -53,7 +53,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=droverclusters/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=droverclusters/finalizers,verbs=update
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get
-// The drover-secrets policy requires the following right for writing a Secret that Cluster API reads.
+// The drover-secrets policy requires the following right to write a Secret that Cluster API reads.
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/credentials,verbs=update
 
 // Reconcile writes the kubeconfig of one cluster and its status.
@@ -114,7 +114,7 @@ func (r *Reconciler) advance(ctx context.Context, object *infrav1.DroverCluster)
 	return v, nil
 }
 
-// setDomains sets the failure domains. Each value of a label on the Hosts is one failure domain.
+// setDomains sets the failure domains. Each value of the configured label on the Hosts is one failure domain.
 func (r *Reconciler) setDomains(ctx context.Context, object *infrav1.DroverCluster) error {
 	object.Status.FailureDomains = nil
 	if object.Spec.FailureDomainLabel == "" {
@@ -146,8 +146,8 @@ func domains(hosts []v1.Host, label string) []infrav1.FailureDomain {
 	return out
 }
 
-// writeKubeconfig writes the Secret that Cluster API reads. If a Secret with this name exists that Drover did not
-// create, writeKubeconfig does not change it.
+// writeKubeconfig writes the Secret that Cluster API reads. It does not change a Secret with this name that Drover did
+// not create.
 func (r *Reconciler) writeKubeconfig(ctx context.Context, object *infrav1.DroverCluster, cluster *v1.Cluster) (status.Readiness, error) {
 	name := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + infrav1.KubeconfigSecretSuffix}
 	ours := owned.Marks{

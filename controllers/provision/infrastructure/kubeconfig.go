@@ -16,9 +16,9 @@ import (
 // kubeconfigKey is the key in the Secret under which Cluster API expects the kubeconfig.
 const kubeconfigKey = "value"
 
-// tokenFile is the file from which Cluster API's controllers read their ServiceAccount token for the hub's URL
-// (config/clusterapi/samples/token-patch.yaml). These controllers run in pods on the hub, so the Secret does not have
-// to contain credentials. A server that receives the token can use it only with the hub's proxy, not with the hub's API
+// tokenFile is the file that contains the ServiceAccount token of Cluster API's controllers for the hub's URL
+// (config/clusterapi/samples/token-patch.yaml). These controllers run in pods on the hub, so the Secret need not
+// contain credentials. A server that receives the token can use it only with the hub's proxy, not with the hub's API
 // server. A pod's default token would be valid for the API server.
 const tokenFile = "/var/run/secrets/drover/token"
 

@@ -13,9 +13,9 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// setScheduled sets a condition that is True if the snapshot schedule can be parsed. The EtcdSnapshots show whether
-// snapshots succeed. The condition does not affect the cluster's readiness, because a cluster without snapshots still
-// works.
+// setScheduled sets a condition that is True if the snapshot schedule can be parsed. Whether snapshots succeed is shown
+// by the EtcdSnapshots. The condition does not affect the cluster's readiness, because a cluster without snapshots
+// still works.
 func setScheduled(object *infrav1.DroverCluster, update *status.Update) {
 	text, conditions := object.Spec.Etcd.Schedule, &object.Status.Conditions
 	if text == "" {

@@ -3,7 +3,7 @@
 
 // Package installation reconciles ClusterInstallation.
 //
-// It takes Hosts, gives them the instructions that internal/provision/k3s determines, and releases the Hosts.
+// It claims Hosts, gives them the instructions that internal/provision/k3s determines, and releases the Hosts.
 package installation
 
 import (
@@ -37,7 +37,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Kind is the value of spec.consumerRef.kind in Hosts that a ClusterInstallation has taken.
+// Kind is the value of spec.consumerRef.kind in Hosts that a ClusterInstallation has claimed.
 const Kind = "ClusterInstallation"
 
 // lookAgain is the interval at which an installation is checked even if no event occurs. It is needed because users'
@@ -50,7 +50,7 @@ const soon = time.Second
 // lostTime is how long a one-time task, such as a snapshot, waits for a disconnected Host before it fails.
 const lostTime = 10 * time.Minute
 
-// leaveTime is how long an installation that is being deleted waits for disconnected Hosts.
+// leaveTime is how long the deletion of an installation waits for disconnected Hosts.
 const leaveTime = 20 * time.Second
 
 // Reconciler reconciles ClusterInstallations.
@@ -67,11 +67,11 @@ type input struct {
 	update       *status.Update
 	cluster      *v1.Cluster // nil if it does not exist
 	hosts        map[string]*v1.Host
-	given        map[string]hosts.Given // Secrets of Hosts that are taken
+	given        map[string]hosts.Given // instruction Secrets of the claimed Hosts
 	etcd         etcd.Objects
 	progress     progress.All      // progress of etcd; empty until the decision has been stored
 	refused      *status.Readiness // reason why the spec cannot be applied; nil if the spec can be applied
-	former       []*v1.Host        // Hosts that a former installation with this name took
+	former       []*v1.Host        // Hosts that a former installation with this name claimed
 	unreadable   map[string]error  // Hosts whose instructions cannot be read and that are therefore left unchanged
 	store        *store
 	decide       k3s.Input
@@ -79,7 +79,7 @@ type input struct {
 	now          time.Time
 }
 
-// newInput returns the input for an installation, before anything else has been read.
+// newInput returns the input for an installation before any other object has been read.
 func (r *Reconciler) newInput(object *provisionv1.ClusterInstallation) *input {
 	return &input{
 		installation: object, now: r.Now(), hosts: map[string]*v1.Host{}, given: map[string]hosts.Given{},
@@ -99,8 +99,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		return ctrl.Result{}, r.setFinalizer(ctx, object, controllerutil.AddFinalizer)
 	}
 	in := r.newInput(object)
-	// If this fails, no status is written. The lists need rights in all workspaces, which the provisioner always has, so
-	// this happens only in outages.
+	// If this fails, no status is written. It fails only during outages, because the provisioner always has the right
+	// to list these objects.
 	if err := r.gatherEtcd(ctx, in); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -118,7 +118,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		decided, err = *denied, nil
 		in.progress = in.waits(denied.Message)
 	}
-	if apierrors.IsConflict(err) { // another object took the Host, or the cache is outdated
+	if apierrors.IsConflict(err) { // another object claimed the Host, or the cache is outdated
 		return ctrl.Result{RequeueAfter: soon}, nil
 	} else if err != nil {
 		return ctrl.Result{}, err
@@ -131,7 +131,7 @@ func (r *Reconciler) output() status.Output {
 	return status.Output{Client: r.Client, Recorder: r.Recorder}
 }
 
-// consumer returns the value of spec.consumerRef for a Host that an installation takes.
+// consumer returns the value of spec.consumerRef for a Host that an installation claims.
 func consumer(i *provisionv1.ClusterInstallation) v1.HostConsumerRef {
 	return v1.HostConsumerRef{APIVersion: provisionv1.GroupVersion.String(), Kind: Kind, Name: i.Name, UID: i.UID}
 }
@@ -175,8 +175,8 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, 
 	return v, nil
 }
 
-// act carries out a stored decision. If it cannot change a host, it continues with the others. It returns the errors by
-// host name.
+// act carries out a stored decision. If it cannot change a host, it continues with the other hosts. It returns the
+// errors by host name.
 func (r *Reconciler) act(ctx context.Context, in *input, d k3s.Decision) (map[string]error, error) {
 	me, failed := consumer(in.installation), maps.Clone(in.unreadable)
 	var conflict error
@@ -224,8 +224,8 @@ func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, next *k
 	return err
 }
 
-// remove releases the Hosts and then removes the finalizer from the installation. A disconnected Host stays taken until
-// its agent has reconnected and has cleaned the machine.
+// remove releases the Hosts and then removes the finalizer from the installation. A disconnected Host stays claimed
+// until its agent has reconnected and has cleaned the machine.
 func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, error) {
 	in.progress = in.waits("it is being deleted")
 	if !slices.Contains(in.installation.Finalizers, provisionv1.FinalizerHosts) {
@@ -247,7 +247,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 		host := &list.Items[i]
 		done, err := r.Release(ctx, host.DeepCopy(), consumer(in.installation))
 		switch {
-		case errors.Is(err, hosts.ErrForeignInstructions): // a user created the instructions, so the Host stays taken
+		case errors.Is(err, hosts.ErrForeignInstructions): // a user created the instructions, so the Host stays claimed
 		case err != nil:
 			return status.Readiness{}, err
 		case !done && !connected(host) && in.now.After(in.installation.DeletionTimestamp.Add(leaveTime)):
@@ -275,7 +275,7 @@ func (r *Reconciler) absent(ctx context.Context, name types.NamespacedName) erro
 	return errors.Join(r.releaseFormer(ctx, name), r.refuseEtcd(ctx, name))
 }
 
-// releaseFormer releases Hosts that a former installation with this name took. They were disconnected when that
+// releaseFormer releases Hosts that a former installation with this name claimed. They were disconnected when that
 // installation was deleted.
 func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedName) error {
 	list := &v1.HostList{}
@@ -293,19 +293,19 @@ func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedNam
 	return errors.Join(errs...)
 }
 
-// takenByName reports whether a Host is taken by a current or earlier installation with the given name.
+// takenByName reports whether a current or former installation with the given name has claimed a Host.
 func takenByName(host *v1.Host, name string) bool {
 	ref := host.Spec.ConsumerRef
 	return ref != nil && ref.Kind == Kind && ref.APIVersion == provisionv1.GroupVersion.String() && ref.Name == name
 }
 
-// setFinalizer patches only the finalizer. The status is written elsewhere.
+// setFinalizer patches only the finalizers. The status is written elsewhere.
 func (r *Reconciler) setFinalizer(ctx context.Context, i *provisionv1.ClusterInstallation, change func(client.Object, string) bool) error {
 	return owned.SetFinalizer(ctx, r.Client, i, provisionv1.FinalizerHosts, change)
 }
 
-// Handler enqueues the installations that a change to a Host, Cluster, snapshot or restore may affect. A change to a
-// free Host may affect all installations in the Host's namespace.
+// Handler enqueues the installations that a change to a Host, Cluster, snapshot or restore may affect. A change to an
+// available Host may affect all installations in the Host's namespace.
 func (r *Reconciler) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		switch of := object.(type) {

@@ -23,8 +23,8 @@ import (
 )
 
 // gatherEtcd reads the EtcdSnapshots and EtcdRestores of an installation. It includes objects that have ended, because
-// an outcome is discarded once its object is gone. If an object is in progress, the objects are read from the API
-// server, because the cache might not contain the last status yet, and contains only some finalizers.
+// an outcome is discarded once its object is gone. If an object is in progress, gatherEtcd reads the objects from the
+// API server. The cache might not contain the last status yet, and contains only some of the finalizers.
 func (r *Reconciler) gatherEtcd(ctx context.Context, in *input) (err error) {
 	ref := provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfInstallation, Name: in.installation.Name}
 	in.etcd, err = etcd.Read(ctx, r.Client, in.installation.Namespace, ref)
@@ -34,7 +34,7 @@ func (r *Reconciler) gatherEtcd(ctx context.Context, in *input) (err error) {
 	return err
 }
 
-// wantEtcd converts the snapshots and restores to the form that the decision needs.
+// wantEtcd converts the snapshots and restores to input for the decision.
 func (in *input) wantEtcd() {
 	for _, snap := range in.etcd.Snapshots {
 		in.decide.Snapshots = append(in.decide.Snapshots, k3s.Snapshot{ID: string(snap.UID), Name: fileOf(snap)})
@@ -50,7 +50,7 @@ func fileOf(snap *provisionv1.EtcdSnapshot) string {
 	return snap.Name + "-" + string(snap.UID)[:8]
 }
 
-// wantedOf converts a restore to the form that the decision needs.
+// wantedOf converts a restore to input for the decision.
 func wantedOf(in *input, restore *provisionv1.EtcdRestore) k3s.Restore {
 	spec := restore.Spec
 	wanted := k3s.Restore{ID: string(restore.UID), Name: restore.Name, Host: spec.Host, File: spec.File, Cancel: spec.Cancel || !restore.DeletionTimestamp.IsZero()}
@@ -79,7 +79,7 @@ func wantedOf(in *input, restore *provisionv1.EtcdRestore) k3s.Restore {
 	return wanted
 }
 
-// configure replaces the installation's spec with the spec from the snapshot. This happens only once, before data is
+// configure replaces the installation's spec with the spec from the snapshot. It does so only once, before data is
 // replaced. Pools and rotation counters keep their values, because the machines do not change.
 func (r *Reconciler) configure(ctx context.Context, in *input, d *k3s.Decision) error {
 	if d.Configure == nil {
@@ -104,7 +104,7 @@ func (r *Reconciler) configure(ctx context.Context, in *input, d *k3s.Decision) 
 }
 
 // waits returns the progress of all snapshots and restores while no decision about the installation is possible. All of
-// them are waiting.
+// them are shown as waiting.
 func (in *input) waits(why string) progress.All {
 	all := progress.NewAll()
 	why = "waits for its ClusterInstallation: " + why
@@ -121,8 +121,8 @@ func (in *input) waits(why string) progress.All {
 	return all
 }
 
-// refuseEtcd reports snapshots and restores as waiting if their installation does not exist. The caller has checked
-// with the API server that the installation does not exist.
+// refuseEtcd reports the snapshots and restores of an installation that does not exist as waiting. The caller must have
+// asked the API server, not the cache, whether the installation exists.
 func (r *Reconciler) refuseEtcd(ctx context.Context, name types.NamespacedName) error {
 	in := r.newInput(&provisionv1.ClusterInstallation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},

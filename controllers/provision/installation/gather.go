@@ -47,7 +47,7 @@ const (
 // labelInstallation is a label on the Secret of an installation. Its value is the installation's name.
 const labelInstallation = provisionv1.Group + "/installation"
 
-// store holds the Secret with the decisions that must be made only once.
+// store holds the Secret that stores the decisions that must be made only once.
 type store struct {
 	secret *corev1.Secret // nil if it does not exist
 	stored k3s.Stored
@@ -147,7 +147,7 @@ func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*status.Read
 		return nil, nil
 	}
 	err = r.Live.Get(ctx, registration.RegistrationSecret(name), secret)
-	// without this check, the servers could apply another user's manifest with full rights
+	// without this check, the servers could apply a manifest from another user with full rights
 	if err == nil && !registration.Ours(secret, name.Name, v1.SecretKindRegistration) {
 		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSecretConflict, Message: fmt.Sprintf("Secret %s exists and is not Drover's: rename or delete it", secret.Name), Again: soon}, nil
 	}
@@ -193,13 +193,13 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, in *input) (*status.Read
 		if ca := data[keyCA]; len(ca) > 0 && !x509.NewCertPool().AppendCertsFromPEM(ca) {
 			return invalid(fmt.Sprintf("%s of Secret %s has no certificate that can be read: give the CA of the object store as PEM", keyCA, s3.CredentialsSecretName)), nil
 		}
-		// In a Secret that was created from files, the values end with a line feed.
+		// The values of a Secret that was created from files end with a line feed.
 		in.decide.S3 = k3s.S3Credentials{AccessKey: strings.TrimSpace(string(data[keyAccess])), SecretKey: strings.TrimSpace(string(data[keySecret])), CA: data[keyCA]}
 	}
 	return nil, nil
 }
 
-// usable reads a Secret that a field refers to. The Secret must contain the keys, and must be labeled for
+// usable reads the Secret that a field refers to. The Secret must contain the keys and must be labeled for
 // installations.
 func (r *Reconciler) usable(ctx context.Context, name types.NamespacedName, field string, keys ...string) (map[string][]byte, *status.Readiness, error) {
 	secret := &corev1.Secret{}
@@ -220,7 +220,7 @@ func (r *Reconciler) usable(ctx context.Context, name types.NamespacedName, fiel
 	return secret.Data, nil, nil
 }
 
-// gatherStored reads the stored decisions from the API server. An outdated cache could cause decisions to be made
+// gatherStored reads the stored decisions from the API server. If it used an outdated cache, decisions could be made
 // again, which would create a second cluster.
 func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readiness, error) {
 	secret := &corev1.Secret{}
@@ -283,7 +283,7 @@ func (r *Reconciler) save(ctx context.Context, in *input, stored k3s.Stored) err
 	return nil
 }
 
-// gatherHosts reads the free Hosts in the namespace, and the Hosts that the installation has taken.
+// gatherHosts reads the available Hosts in the namespace, and the Hosts that the installation has claimed.
 func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 	list := &v1.HostList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
@@ -323,7 +323,7 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 }
 
 // gatherHeld reads the note in a Host's instructions and the Host's progress. If the note cannot be read, the Host is
-// left unchanged. Other Hosts are not delayed.
+// left unchanged, but other Hosts are not delayed.
 func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, known *k3s.Host) error {
 	given, err := r.Given(ctx, host)
 	in.given[host.Name] = given
@@ -342,13 +342,13 @@ func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, k
 	return nil
 }
 
-// connected reports whether a Host's agent is connected according to the Host's status.
+// connected reports whether the status of a Host says that its agent is connected.
 func connected(host *v1.Host) bool {
 	return hosts.Connected(host)
 }
 
 // address returns the first address that other machines can use to reach a host, or "" if the host has none. It skips
-// invalid addresses, because a machine can report anything.
+// invalid addresses, because a machine can report any text.
 func address(all []string) string {
 	for _, text := range all {
 		if a, err := netip.ParseAddr(text); err == nil && a.IsGlobalUnicast() {

@@ -62,9 +62,9 @@ func judge(in *input, d k3s.Decision) status.Readiness {
 	return v
 }
 
-// strangers returns a remark if the cluster has nodes that do not belong to its hosts, or "" otherwise. Such a node can
-// exist if a server's Host is deleted while the Host's agent is disconnected: as long as the machine is running, the
-// server joins etcd again.
+// strangers returns a remark if the cluster has nodes that do not belong to its hosts. Otherwise, it returns "". Such a
+// node can exist if a server's Host is deleted while the Host's agent is disconnected: as long as the machine is
+// running, the server rejoins etcd.
 func strangers(in *input, d k3s.Decision) string {
 	if in.cluster == nil || in.cluster.Status.Nodes == nil || int(in.cluster.Status.Nodes.Total) <= len(d.Stored.Nodes) {
 		return ""

@@ -21,29 +21,30 @@ import (
 	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
-// Timeouts for the parts of a bootstrap, in seconds. They are long because kubeadm pulls images.
+// Timeouts for the steps of a bootstrap, in seconds. They are long because kubeadm pulls images.
 const (
 	bootstrapTimeout = 3600
 	installTimeout   = 600
 	removeTimeout    = 1800
 )
 
-// folder is the directory for a machine's script and manifest. It is located next to the agent's directory.
+// folder is the directory for a machine's script and manifest. It is next to the agent's directory.
 const folder = "/var/lib/drover/machine/"
 
 // sentinel is the file that marks a successful bootstrap, as defined in Cluster API's contract for bootstrap providers.
 const sentinel = "/run/cluster-api/bootstrap-success.complete"
 
-// begins is the beginning of a bootstrap script. It removes the sentinel file of an earlier bootstrap.
+// begins is the beginning of a bootstrap script. It removes the sentinel file from any earlier bootstrap.
 const begins = "rm -rf " + sentinel + "\nmkdir -p /run/cluster-api\n"
 
-// bootstrap runs a script in the same way as cloud-init: it continues after a failing command. The bootstrap fails if
-// the sentinel file is missing afterward.
+// bootstrap runs a script in the same way as cloud-init does: it continues after a command fails. The bootstrap fails
+// if the sentinel file is missing afterward.
 const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstrap did not write ` + sentinel + `" >&2; exit 1; }`
 
-// installScript runs on the machine that has just become a control plane node, and applies the agent's manifest, so no
-// access from outside is needed. The script retries until the instruction times out. Each distribution stores the
-// administrator's kubeconfig in a different place, and some distributions install kubectl in their own directory.
+// installScript returns a script that applies the agent's manifest. The script runs on the machine that has just become
+// a control plane node, so no access from outside is needed. It retries until the instruction times out. Each
+// distribution stores the administrator's kubeconfig in a different place, and some install kubectl in their own
+// directory.
 func installScript() string {
 	names, files, programs := []string{"kubeadm"}, []string{kubeadm.Kubeconfig}, []string{"$PATH", "/usr/local/bin"}
 	for _, d := range k3s.Kubeconfigs() {
@@ -80,7 +81,7 @@ func ProviderID(host *v1.Host) string {
 
 // bootstrapInput holds everything that a machine's first instructions depend on.
 type bootstrapInput struct {
-	// uid is the UID of the DroverMachine. An instruction runs only once for each UID.
+	// uid is the UID of the DroverMachine. Each instruction runs only once per UID.
 	uid  string
 	host *v1.Host
 	// data is the bootstrap data from Cluster API's bootstrap provider.
@@ -124,8 +125,8 @@ func makeInstructions(in bootstrapInput) (*protocol.HostInstructions, error) {
 	return made, refused(made)
 }
 
-// exported returns the script's line that passes the Kubernetes version to commands. With this line, a command that
-// installs Kubernetes can stay the same when the version changes. This is important because changes to the
+// exported returns the line of the script that passes the Kubernetes version to commands. Because of this line, a
+// command that installs Kubernetes need not change when the version changes. This is important because changes to the
 // KubeadmConfig are not applied in place.
 func exported(of string) string {
 	if parsed, err := version.ParseSemantic(of); err != nil || "v"+parsed.String() != of {
@@ -134,7 +135,7 @@ func exported(of string) string {
 	return "export " + kubeadm.VersionVariable + "=" + of + "\n"
 }
 
-// refused returns the reason why every host would refuse the instructions. For example, a file may have no path.
+// refused returns an error if every host would refuse the instructions, for example because a file has no path.
 func refused(made *protocol.HostInstructions) error {
 	raw, err := json.Marshal(made)
 	if err != nil {

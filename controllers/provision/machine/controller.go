@@ -3,7 +3,7 @@
 
 // Package machine reconciles DroverMachine.
 //
-// It takes a Host for a Cluster API Machine, gives the Host the instructions to bootstrap the node, and finally
+// It claims a Host for a Cluster API Machine, gives the Host the instructions to bootstrap the node, and finally
 // releases the Host.
 package machine
 
@@ -31,14 +31,14 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Kind is the value of spec.consumerRef.kind in Hosts that a DroverMachine has taken.
+// Kind is the value of spec.consumerRef.kind in Hosts that a DroverMachine has claimed.
 const Kind = "DroverMachine"
 
 // Intervals between checks. Cluster API objects are not watched, so that the provisioner can start on a hub without
 // Cluster API's kinds.
 const (
 	lookAgain = 5 * time.Second
-	// leaveTime is how long a machine that is being deleted waits for a disconnected Host.
+	// leaveTime is how long the deletion of a machine waits for a disconnected Host.
 	leaveTime = 20 * time.Second
 )
 
@@ -58,16 +58,16 @@ type input struct {
 	// does not exist.
 	owner   *clusterapi.Machine
 	cluster *clusterapi.Cluster
-	// domainLabel is the label on Hosts whose value is the failure domain, or "" if no label is configured.
+	// domainLabel is the label on Hosts that contains the failure domain, or "" if no label is configured.
 	domainLabel string
-	// host is the Host that the machine has taken or is about to take, or nil if no Host has been chosen.
+	// host is the Host that the machine has claimed or is about to claim, or nil if no Host has been chosen.
 	host   *v1.Host
 	update *status.Update
 	now    time.Time
 }
 
-// Cluster API Machines are listed, because a machine does not get a Host while the Node of the Host's previous machine
-// still exists.
+// Cluster API Machines are listed, because a machine must not claim a Host while the Node of the Host's previous
+// machine still exists.
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=drovermachines,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=drovermachines/status,verbs=patch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list
@@ -114,7 +114,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	return ctrl.Result{RequeueAfter: decided.Again}, nil
 }
 
-// consumer returns the value of spec.consumerRef for a Host that a machine takes.
+// consumer returns the value of spec.consumerRef for a Host that a machine claims.
 func consumer(machine *infrav1.DroverMachine) v1.HostConsumerRef {
 	return v1.HostConsumerRef{APIVersion: infrav1.GroupVersion.String(), Kind: Kind, Name: machine.Name, UID: machine.UID}
 }
@@ -141,8 +141,8 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (err error) {
 	return client.IgnoreNotFound(err)
 }
 
-// hostOf reads the Host in a machine's provider ID. It returns nil if no such Host exists. If the cached Host belongs
-// to another object, hostOf reads the Host from the API server.
+// hostOf reads the Host that a machine's provider ID refers to. It returns nil if there is no such Host. If the cached
+// Host belongs to another object, hostOf reads the Host from the API server.
 func (r *Reconciler) hostOf(ctx context.Context, machine *infrav1.DroverMachine) (*v1.Host, error) {
 	name, ok := strings.CutPrefix(machine.Spec.ProviderID, infrav1.ProviderIDPrefix+machine.Namespace+"/")
 	if !ok {
@@ -161,8 +161,8 @@ func (r *Reconciler) hostOf(ctx context.Context, machine *infrav1.DroverMachine)
 	return nil, nil
 }
 
-// releaseOrphans releases Hosts that an earlier machine with this name took. They were disconnected when that machine
-// was deleted.
+// releaseOrphans releases Hosts that an earlier machine with this name claimed. They were disconnected when that
+// machine was deleted.
 func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedName, uid types.UID) error {
 	list := &v1.HostList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(name.Namespace)); err != nil {
@@ -187,7 +187,7 @@ func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedNa
 	return errors.Join(errs...)
 }
 
-// setFinalizer patches only the finalizer. The status is written elsewhere.
+// setFinalizer patches only the finalizers. The status is written elsewhere.
 func (r *Reconciler) setFinalizer(ctx context.Context, machine *infrav1.DroverMachine, change func(client.Object, string) bool) error {
 	return owned.SetFinalizer(ctx, r.Client, machine, infrav1.FinalizerHost, change)
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
-// etcd returns the instruction for a task whose action concerns etcd.
+// etcd returns the instruction for an etcd task.
 func etcd(in taskInput, task infrav1.MachineTask) (protocol.HostInstruction, error) {
 	return kubeadm.Instruction(task, in.buckets[task.ID])
 }
 
-// buckets reads the Secrets that a machine's tasks refer to. It returns their content by task ID. Only tasks that have
-// not ended need a Secret, and only Secrets with the required label are used.
+// buckets reads the Secrets that a machine's unfinished tasks refer to, and returns their content by task ID. It uses
+// only Secrets with the required label.
 func (r *Reconciler) buckets(ctx context.Context, machine *infrav1.DroverMachine) (map[string]kubeadm.Bucket, error) {
 	all := map[string]kubeadm.Bucket{}
 	for _, task := range machine.Spec.Tasks {
@@ -47,8 +47,8 @@ func (r *Reconciler) buckets(ctx context.Context, machine *infrav1.DroverMachine
 	return all, nil
 }
 
-// bucketOf returns the credentials in a Secret. If the Secret cannot be used, it returns the problem. The problem never
-// contains credentials. bucketOf has no side effects.
+// bucketOf returns the credentials in a Secret. If the Secret cannot be used, the result contains the problem, which
+// never contains credentials. bucketOf has no side effects.
 func bucketOf(secret *corev1.Secret) kubeadm.Bucket {
 	if secret.Labels[provisionv1.LabelUse] != "true" {
 		return kubeadm.Bucket{Problem: fmt.Errorf(

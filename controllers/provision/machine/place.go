@@ -26,10 +26,10 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// advance performs the next step for a machine. The steps are waiting for Cluster API, choosing a Host, taking the
+// advance performs the next step for a machine. The steps are waiting for Cluster API, choosing a Host, claiming the
 // Host, and giving it instructions.
 //
-// The provider ID is written before the Host is taken. A machine therefore never takes two Hosts, even if the
+// The provider ID is written before the Host is claimed. A machine therefore never claims two Hosts, even if the
 // provisioner is killed at any point or its cache is outdated.
 func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
 	machine := in.machine
@@ -69,7 +69,7 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, 
 	return r.bootstrap(ctx, in)
 }
 
-// waits returns a readiness that describes the step that Cluster API has not completed yet. It has no side effects.
+// waits returns a readiness that says which step Cluster API has not completed yet. It has no side effects.
 func waits(in *input) status.Readiness {
 	switch {
 	case in.owner == nil || in.cluster == nil:
@@ -118,13 +118,13 @@ func (r *Reconciler) content(ctx context.Context, in *input) (data, manifest []b
 	return data, secret.Data[registration.KeyManifest], v, nil
 }
 
-// choose returns a free Host for the machine.
+// choose returns an available Host for the machine.
 func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, status.Readiness, error) {
 	all, others := &v1.HostList{}, &infrav1.DroverMachineList{}
 	if err := r.Client.List(ctx, all, client.InNamespace(in.machine.Namespace)); err != nil {
 		return nil, status.Readiness{}, err
 	}
-	// The cache might not show yet which Host the previous machine took.
+	// The cache might not show yet which Host the previous machine claimed.
 	if err := r.Live.List(ctx, others, client.InNamespace(in.machine.Namespace)); err != nil {
 		return nil, status.Readiness{}, err
 	}
@@ -149,13 +149,13 @@ func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, status.Re
 // wanted contains a machine's requirements for its Host.
 type wanted struct {
 	machine *infrav1.DroverMachine
-	// domainLabel is the label whose value is the failure domain. domain is the failure domain that the Machine
-	// requires, or empty if the Machine does not require one.
+	// domainLabel is the label that contains the failure domain. domain is the failure domain that the Machine
+	// requires, or empty if it requires none.
 	domainLabel, domain string
 }
 
-// pick returns the first free Host, in the order of their names, that meets a machine's requirements. If no Host meets
-// them, pick returns the reason. pick has no side effects.
+// pick returns the first available Host, ordered by name, that meets a machine's requirements. If there is none, pick
+// returns the reason. pick has no side effects.
 func pick(want wanted, all []v1.Host, machines []infrav1.DroverMachine) (*v1.Host, string) {
 	selector, err := metav1.LabelSelectorAsSelector(want.machine.Spec.HostSelector)
 	if err != nil {
@@ -202,14 +202,14 @@ func pick(want wanted, all []v1.Host, machines []infrav1.DroverMachine) (*v1.Hos
 	return nil, fmt.Sprintf("of %d Hosts, %d are selected and %d of these are free; %d are in another failure domain than the Machine's, and %d are too close to other machines of its group", len(all), selected, free, elsewhere, apart)
 }
 
-// group returns an identifier for the group of machines that must run on different hardware. A group is either a
-// cluster's control plane or one of the cluster's MachineDeployments.
+// group returns an identifier for a group of machines that must run on different hardware. A group is either the
+// control plane of a cluster or a MachineDeployment.
 func group(machine *infrav1.DroverMachine) string {
 	_, controlPlane := machine.Labels[clusterapi.LabelControlPlane]
 	return strings.Join([]string{machine.Labels[clusterapi.LabelCluster], machine.Labels[clusterapi.LabelDeployment], fmt.Sprint(controlPlane)}, "/")
 }
 
-// setProviderID writes the provider ID of the Host that the machine is about to take. It fails if the machine has
+// setProviderID writes the provider ID of the Host that the machine is about to claim. It fails if the machine has
 // changed since it was read.
 func (r *Reconciler) setProviderID(ctx context.Context, in *input, id string) error {
 	if in.machine.Spec.ProviderID == id {
@@ -226,7 +226,7 @@ func (r *Reconciler) setProviderID(ctx context.Context, in *input, id string) er
 	return nil
 }
 
-// bootstrap gives the Host its instructions, but only once, and reports their progress.
+// bootstrap gives the Host its instructions, if it has none yet, and reports their progress.
 func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness, error) {
 	in.machine.Status.HostName = in.host.Name
 	v := ofHost(in.machine, in.host)
@@ -261,8 +261,8 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 	return status.Readiness{Reason: infrav1.ReasonBootstrapping, Message: fmt.Sprintf("Host %s was given the bootstrap", in.host.Name)}, nil
 }
 
-// foreignInstructions returns a machine's readiness if the Secret with the name of the Host's instructions is foreign.
-// The content of a foreign Secret is not used.
+// foreignInstructions returns a machine's readiness if Drover did not create the Secret with the name of the Host's
+// instructions. The content of such a Secret is not used.
 func foreignInstructions(err error) status.Readiness {
 	return status.Readiness{Stalled: true, Reason: infrav1.ReasonSecretConflict, Message: err.Error(), Again: lookAgain}
 }

@@ -36,7 +36,7 @@ func readyMessage(host *v1.Host) string {
 	return "its status is not known yet"
 }
 
-// ofHost derives a machine's readiness from the Host that the machine has taken. It has no side effects.
+// ofHost derives a machine's readiness from the Host that the machine has claimed. It has no side effects.
 func ofHost(machine *infrav1.DroverMachine, host *v1.Host) status.Readiness {
 	reason := ""
 	if ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady); ready != nil {
@@ -89,8 +89,8 @@ func setPaused(machine *infrav1.DroverMachine, paused bool) {
 }
 
 // addresses returns a Host's addresses in the format that the Cluster API contract requires. The address in the spec
-// comes first, followed by the reported addresses. Invalid addresses are omitted, because a machine can report
-// anything.
+// comes first, followed by the reported addresses. Invalid addresses are omitted, because a machine can report any
+// text.
 func addresses(host *v1.Host) []infrav1.MachineAddress {
 	if host.Status.Machine == nil {
 		return nil

@@ -31,7 +31,7 @@ const soon = 100 * time.Millisecond
 // maxTaskMessage is the maximum length of a failed task's message in the status, in bytes.
 const maxTaskMessage = 2048
 
-// Apart from the task itself, taskInput holds everything that a task's instruction depends on.
+// taskInput holds everything that a task's instruction depends on, except for the task itself.
 type taskInput struct {
 	machine *infrav1.DroverMachine
 	host    *v1.Host
@@ -39,7 +39,7 @@ type taskInput struct {
 	buckets map[string]kubeadm.Bucket
 }
 
-// actions maps each action to a function that translates a task into an instruction. The functions have no side effects
+// actions maps each action to a function that translates a task to an instruction. The functions have no side effects,
 // and do not set the instruction's ID. If a function returns an error, the task fails.
 var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (protocol.HostInstruction, error){
 	infrav1.TaskUpdate: update,
@@ -53,11 +53,11 @@ var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (proto
 	infrav1.TaskEtcdJoin:     etcd,
 }
 
-// work gives a machine's tasks to the Host after the bootstrap, and reports their progress.
+// work gives a machine's tasks to the Host after the bootstrap, and reports the progress of the tasks.
 //
 // A task is written to the status before its instruction is given to the Host, and the task's outcome is written to the
 // status before the instruction is removed. If the provisioner is killed in between, no instruction is left behind, and
-// a task that has ended is not repeated. In any case, the Host's journal ensures that an instruction runs only once.
+// a task that has ended is not repeated. In addition, the Host's journal ensures that an instruction runs only once.
 func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (status.Readiness, error) {
 	machine := in.machine
 	if len(machine.Spec.Tasks) == 0 && len(machine.Status.Tasks) == 0 {
@@ -93,8 +93,8 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 	return v, nil
 }
 
-// workOn continues with tasks while Cluster API has paused the machine, because an etcd restore pauses the cluster but
-// is itself carried out by tasks. workOn returns the time after which to check again.
+// workOn continues with tasks while the machine is paused in Cluster API. This is needed because an etcd restore pauses
+// the cluster but is itself carried out by tasks. workOn returns the time until the next check.
 func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, error) {
 	v := status.Readiness{Again: lookAgain}
 	if !in.machine.DeletionTimestamp.IsZero() || !provisioned(in.machine) || in.host == nil || !hosts.TakenBy(in.host, consumer(in.machine)) || !in.host.DeletionTimestamp.IsZero() {
@@ -105,9 +105,8 @@ func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, erro
 	return v.Again, err
 }
 
-// schedule returns a Host's instructions, including instructions for the tasks that have not ended. It also returns the
-// progress of each task. It has no side effects. It does not change the bootstrap instructions or any other existing
-// instructions.
+// schedule returns a Host's instructions, including instructions for the unfinished tasks, and the progress of each
+// task. It does not change the bootstrap instructions or any other existing instructions. It has no side effects.
 func schedule(in taskInput, has protocol.HostInstructions, version string) (protocol.HostInstructions, []infrav1.MachineTaskStatus) {
 	present, host := map[string]int{}, progress.OfHost(in.host, version)
 	var all []protocol.HostInstruction
@@ -147,7 +146,7 @@ func stateOf(all []infrav1.MachineTaskStatus, id string) infrav1.MachineTaskStat
 	return infrav1.MachineTaskStatus{}
 }
 
-// observe returns the progress of the task whose instruction has the index i in the Host's instructions.
+// observe returns the progress of a task. i is the index of the task's instruction in the Host's instructions.
 func observe(before infrav1.MachineTaskStatus, host progress.Host, i int) infrav1.MachineTaskStatus {
 	after := before
 	switch {
@@ -178,8 +177,8 @@ func lastLines(text string, n int) string {
 	return text
 }
 
-// isAtWork reports whether a Host is carrying out its instructions. The result is also true if only a task has failed
-// on the Host.
+// isAtWork reports whether a Host is carrying out its instructions. It also returns true if only a task has failed on
+// the Host.
 func isAtWork(host *v1.Host) bool {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	switch {
