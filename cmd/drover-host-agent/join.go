@@ -21,7 +21,7 @@ import (
 
 const (
 	unitName = "drover-host-agent.service"
-	// maxToken is the maximum length of the first line of input, in bytes.
+	// maxToken is the maximum length of the first line of input, which contains the token, in bytes.
 	maxToken = 4 << 10
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/config"
 )
 
-// version is set at build time.
+// version is set by the linker at build time.
 var version = "v0.1.0-dev"
 
 func main() { os.Exit(core.Main("drover-provisioner", version, run)) }

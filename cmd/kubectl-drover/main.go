@@ -35,13 +35,13 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/users"
 )
 
-// version is set at build time.
+// version is set by the linker at build time.
 var version = "v0.1.0-dev"
 
 // commands returns the commands of the plugin. They share the flags that select the hub.
 func commands(o *cli.Options) []*cobra.Command {
 	return []*cobra.Command{
-		// commands that show who may do what in a member, and why
+		// commands that show who is allowed to do what in a member, and why
 		rights.NewWhy(o), rights.NewWhoCan(o),
 		// commands for users' and groups' roles, and for projects
 		grants.NewGrant(o), grants.NewRevoke(o), projects.New(o),
@@ -49,10 +49,10 @@ func commands(o *cli.Options) []*cobra.Command {
 		plans.New(o),
 		// commands that show the state of Baselines, and roll them back
 		baselines.New(o),
-		// commands for clusters that join, and for their agents
+		// commands for clusters that join the hub, and for their agents
 		agents.NewImport(o), agents.NewList(o), agents.NewStatus(o), agents.NewLogs(o),
 		agents.NewUninstall(o),
-		// commands for machines that join
+		// commands for machines that join the hub
 		hosts.New(o),
 		// commands for a hub that was restored from a backup
 		restore.NewAdopt(o), restore.NewRestored(o), restore.NewRevoked(o),
@@ -78,7 +78,7 @@ func newVersion() *cobra.Command {
 }
 
 func main() {
-	klog.SetLogger(logr.Discard()) // the plugin's errors contain everything that a user needs
+	klog.SetLogger(logr.Discard()) // the plugin's own errors contain everything that a user needs to know
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, argumentsOf(os.Args), os.Stdout, os.Stderr)
 	stop()
@@ -93,9 +93,9 @@ func run(ctx context.Context, args []string, out, complaints io.Writer) int {
 // completerName is the name of the executable that kubectl runs to complete this plugin's arguments.
 const completerName = "kubectl_complete-drover"
 
-// argumentsOf returns the arguments of a command line. If the program was started under the name completerName,
-// argumentsOf returns the arguments of the completion command. A link with that name in the PATH is therefore
-// sufficient for kubectl to complete the plugin's arguments.
+// argumentsOf returns the arguments in a command line. If the program was started under the name completerName,
+// argumentsOf returns the arguments of the completion command. For kubectl to complete the plugin's arguments, a link
+// with that name in the PATH is therefore sufficient.
 func argumentsOf(line []string) []string {
 	if name := strings.TrimSuffix(filepath.Base(line[0]), ".exe"); name == completerName {
 		return append([]string{cobra.ShellCompRequestCmd}, line[1:]...)

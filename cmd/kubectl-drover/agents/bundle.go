@@ -29,13 +29,13 @@ import (
 	"github.com/drover-dev/drover/internal/kinds"
 )
 
-// bundled returns the kinds of objects that a bundle contains. A bundle must never contain Secrets or ConfigMaps.
+// bundled returns the kinds of objects in a bundle. A bundle must never contain Secrets or ConfigMaps.
 func bundled() []schema.GroupVersionKind {
 	all := cli.Map(kinds.All(), func(k kinds.Kind) schema.GroupVersionKind { return v1.GroupVersion.WithKind(k.Name) })
 	return append(all, ofManager()...)
 }
 
-// ofManager returns the kinds for which a bundle contains only objects in the manager's namespace.
+// ofManager returns the kinds whose objects are added to a bundle only if they are in the manager's namespace.
 func ofManager() []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{
 		appsv1.SchemeGroupVersion.WithKind("Deployment"), coordinationv1.SchemeGroupVersion.WithKind("Lease"),
@@ -43,7 +43,7 @@ func ofManager() []schema.GroupVersionKind {
 	}
 }
 
-// writeBundle writes the status of a hub and the hub's objects to a new file. It fails if the file already exists.
+// writeBundle writes the status and the objects of a hub to a new file. It fails if the file already exists.
 func writeBundle(ctx context.Context, h *cli.Hub, name, managerNamespace string, status *hubStatus) (err error) {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -120,7 +120,7 @@ func (b *bundle) addKind(ctx context.Context, h *cli.Hub, kind schema.GroupVersi
 	return b.add(name, objects)
 }
 
-// redacted is written to a bundle in place of each string that is removed.
+// redacted replaces each string that is removed from a bundle.
 const redacted = "(removed)"
 
 // withoutTexts returns a copy of an object for a bundle. It keeps numbers, booleans, times, and strings that identify
@@ -209,6 +209,5 @@ func isFieldName(key string) bool {
 	return key != "" && len(key) <= maxField
 }
 
-// maxField is the maximum length of a field name in a bundle. The longest field name in Drover's kinds is 29 letters
-// long.
+// maxField is the maximum length of a field name in a bundle. The longest field name in Drover's kinds has 29 letters.
 const maxField = 32

@@ -30,7 +30,7 @@ import (
 const (
 	// agentPods selects the pods of an agent.
 	agentPods = "app.kubernetes.io/name=" + protocol.AgentName
-	// logLines and logBytes limit how much of the agent's log is searched for the last error.
+	// logLines and logBytes limit how much of the agent's log is searched for errors.
 	logLines, logBytes = 50, 64 << 10
 )
 
@@ -52,7 +52,7 @@ func newDiagnosis(config *rest.Config) (*diagnosis, error) {
 	return &diagnosis{core.Pods(protocol.AgentNamespace), apps.Deployments(protocol.AgentNamespace)}, nil
 }
 
-// explain returns the reason why the agent does not connect, or "" if the reason is not known yet.
+// explain returns the reason why the agent does not connect, or "" if it is not known yet.
 func (d *diagnosis) explain(ctx context.Context) string {
 	deployment, err := d.deployments.Get(ctx, protocol.AgentName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -74,7 +74,7 @@ func (d *diagnosis) explain(ctx context.Context) string {
 		if why, started = podTrouble(pod); started {
 			last = d.lastError(ctx, pod)
 		} else if why != "" {
-			return why // an earlier pod's error says nothing about this pod
+			return why // the error of an earlier pod says nothing about this pod
 		}
 	}
 	// If the agent runs outside the cluster, or if the log of its pod cannot be read, the Deployment may still contain
@@ -174,7 +174,7 @@ type logLine struct {
 // character except white space and quotation marks, because those characters end the URL.
 var userinfo = regexp.MustCompile(`://[^\s"]*@`)
 
-// lastErrorOf returns the last error in a log, unless the agent has connected since the error.
+// lastErrorOf returns the last error in a log, or "" if the agent has connected since then.
 func lastErrorOf(log []byte) string {
 	last := ""
 	for lines := bufio.NewScanner(bytes.NewReader(log)); lines.Scan(); {
@@ -194,7 +194,7 @@ func lastErrorOf(log []byte) string {
 	return presentable(last)
 }
 
-// maxError is the maximum length of an error in bytes. Errors come from the member, so they may be arbitrarily long.
+// maxError is the maximum length of an error, in bytes. Errors come from the member, so they can be arbitrarily long.
 const maxError = 2 << 10
 
 // presentable removes control characters and the passwords in URLs from a text written by the agent.
@@ -202,13 +202,13 @@ func presentable(text string) string {
 	return protocol.Cut(cli.Plain(userinfo.ReplaceAllString(text, "://***@")), maxError)
 }
 
-// Advice on errors that occur when the agent connects to the hub.
+// Advice for errors that occur when the agent connects to the hub.
 const (
 	foreign   = "a proxy between the cluster and the hub replaces the certificate, or another server has its address"
 	firewalls = "check server.urls in the manager's configuration, that the hub is exposed there, and firewalls"
 )
 
-// adviceOn returns advice on an error that occurred when the agent connected to the hub.
+// adviceOn returns advice for an error that occurred when the agent connected to the hub.
 func adviceOn(text string) string {
 	for _, a := range []struct{ sign, advice string }{
 		{"not yet valid", "compare the clocks of the cluster's nodes and of the hub"},

@@ -36,7 +36,7 @@ const (
 	// manifestManager is the field manager of the agent's objects in the member. It is kubectl's own field manager, so
 	// that "import" and the kubectl command that it prints can be run in any order.
 	manifestManager = "kubectl"
-	// importLimit is the default of --timeout. It allows enough time to pull an image.
+	// importLimit is the default value of --timeout. It leaves enough time to pull an image.
 	importLimit = 5 * time.Minute
 )
 
@@ -97,12 +97,13 @@ type importer struct {
 	out  io.Writer // receives the command to run in the cluster
 	says io.Writer // receives progress messages
 	last string
-	// joined is the UID that the Cluster reports for the cluster that has joined, or "" if no cluster has joined.
+	// joined is the UID of the cluster that has joined, according to the Cluster's status, or "" if no cluster has
+	// joined.
 	joined string
 	// away is true while the hub is unavailable.
 	away bool
-	// inMember determines why the agent does not connect. It is nil if this command does not install the agent. The looked
-	// field is the time of the last inspection.
+	// inMember determines why the agent does not connect. It is nil if this command does not install the agent. looked
+	// is the time of the last inspection.
 	inMember *diagnosis
 	looked   time.Time
 	why      string
@@ -164,7 +165,7 @@ func (i *importer) run(ctx context.Context, set labels.Set, member *rest.Config)
 }
 
 // memberToBe returns the client configuration for a context. It rejects a context that connects through a hub, because
-// an agent installed there would belong to another Cluster.
+// an agent in such a cluster would belong to another Cluster.
 func memberToBe(o *cli.Options, name string) (*rest.Config, error) {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
 	if err != nil {
@@ -287,8 +288,8 @@ func (i *importer) apply(ctx context.Context, config *rest.Config, manifest []by
 	}
 }
 
-// sameCluster returns an error if a different cluster has already joined as this Cluster, because the hub would refuse
-// the new cluster.
+// sameCluster returns an error if a different cluster has already joined as this Cluster. The hub would refuse the new
+// cluster in that case.
 func (i *importer) sameCluster(ctx context.Context, member client.Client) error {
 	system := &corev1.Namespace{}
 	err := member.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, system)
@@ -320,8 +321,7 @@ func (i *importer) ready(ctx context.Context) error {
 	return err
 }
 
-// poll calls look until look returns true. If this takes too long, poll returns an error that contains the last printed
-// state.
+// poll calls look until it returns true. If this takes too long, poll returns an error with the last printed state.
 func (i *importer) poll(ctx context.Context, look wait.ConditionWithContextFunc) error {
 	err := wait.PollUntilContextCancel(ctx, cli.LookInterval, true, look)
 	if wait.Interrupted(err) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -372,7 +372,7 @@ func (i *importer) diagnose(ctx context.Context, cluster *v1.Cluster) {
 	}
 }
 
-// tell prints a text unless the same text was printed last.
+// tell prints a text, unless it was the last text that tell printed.
 func (i *importer) tell(said string) {
 	if said != i.last {
 		i.last = said

@@ -38,7 +38,7 @@ type agentList struct {
 	Agents []agentRow `json:"agents"`
 	// Counts contains the number of agents in each state.
 	Counts map[string]int `json:"counts"`
-	// Warning is set if no manager is the leader, because the states are out of date in that case.
+	// Warning is set if no manager is the leader. In that case, the states are out of date.
 	Warning string `json:"warning,omitempty"`
 }
 
@@ -88,8 +88,8 @@ The state of an agent is one of:
 	})
 }
 
-// staleness returns a warning if no manager is the leader. If the user's rights do not allow the plugin to determine
-// this, staleness returns no warning.
+// staleness returns a warning if no manager is the leader. It returns no warning if the user is not allowed to find
+// out.
 func staleness(ctx context.Context, h *cli.Hub, namespace string) string {
 	lease := &coordinationv1.Lease{}
 	if coordinationv1.AddToScheme(h.Scheme()) != nil ||

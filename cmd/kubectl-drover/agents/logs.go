@@ -26,8 +26,8 @@ import (
 // maxLine is the maximum length of a log line, in bytes. The command stops at a longer line.
 const maxLine = 1 << 20
 
-// maxPods is the maximum number of pods whose logs are printed. An agent has at most five replicas, but each node may have
-// a node agent.
+// maxPods is the maximum number of pods whose logs are printed. An agent has at most five replicas, but may also have a
+// node agent on each node.
 const maxPods = 20
 
 // logs implements the command "logs agent".
@@ -68,7 +68,7 @@ of at most 20 pods are printed.`,
 	return c
 }
 
-// oneFlag rejects arguments. An argument is probably the name of the Cluster.
+// oneFlag rejects arguments. Its error assumes that an argument is the name of the Cluster.
 func oneFlag(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("kubectl drover logs agent has no arguments but got %q: use \"kubectl drover logs agent -c %s\"",

@@ -23,9 +23,9 @@ type hubStatus struct {
 	Agents       *agentCounts  `json:"agents"` // nil if the user is not allowed to read Clusters
 	Certificates []certificate `json:"certificates"`
 	Providers    []provider    `json:"signInProviders"`
-	// Approvals lists the Clusters and Hosts that do not change until an administrator confirms a restore.
+	// Approvals lists the Clusters and Hosts that are not changed until an administrator confirms a restore.
 	Approvals []string `json:"pendingApprovals"`
-	// Starting lists the parts that a hub lacks because its Deployment has only just been created.
+	// Starting lists the parts that the hub lacks because its Deployment was created only recently.
 	Starting []string `json:"starting,omitempty"`
 	// Problems lists the conditions that require action. Unread lists the parts of the hub that the user is not allowed
 	// to read.
@@ -42,7 +42,7 @@ type hubState struct {
 	Ready      int32  `json:"ready"`
 }
 
-// leaderState is the leader according to the manager's Lease.
+// leaderState describes the leader according to the manager's Lease.
 type leaderState struct {
 	Holder  string    `json:"holder,omitempty"`
 	Renewed time.Time `json:"renewed,omitzero"`
@@ -176,7 +176,7 @@ func (s *hubStatus) text() string {
 	return b.String()
 }
 
-// conclusion returns the problems as text, or says that none were found.
+// conclusion returns the problems as text, or a text that says that none were found.
 func (s *hubStatus) conclusion() string {
 	if len(s.Problems) > 0 {
 		var b strings.Builder

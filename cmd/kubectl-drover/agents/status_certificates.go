@@ -22,8 +22,8 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// certificates determines when the hub proxy's CA and certificate expire. This requires no rights on the hub if the
-// kubeconfig has the address of the proxy.
+// certificates determines when the hub proxy's CA and certificate expire. No rights on the hub are required if the
+// kubeconfig contains the address of the proxy.
 func (r *statusReader) certificates(ctx context.Context) error {
 	if r.status.Hub.URL == "" {
 		return r.publishedCA(ctx)

@@ -31,13 +31,13 @@ import (
 const (
 	// managerName is the name of the manager's Deployment and Lease.
 	managerName = "drover-manager"
-	// soon is the remaining validity below which a certificate is reported as a problem, because the hub normally renews
-	// its certificates earlier.
+	// soon is how long before its expiry a certificate is reported as a problem. The hub normally renews its
+	// certificates earlier.
 	soon = 14 * 24 * time.Hour
 	// dialLimit limits how long the hub's proxy may take to respond.
 	dialLimit = 5 * time.Second
-	// startLimit is the age of the manager's Deployment up to which a hub may lack a Lease, ready replicas or
-	// certificates.
+	// startLimit is how long a hub may lack a Lease, ready replicas or certificates after the manager's Deployment has
+	// been created.
 	startLimit = 2 * time.Minute
 )
 
@@ -46,10 +46,10 @@ type statusReader struct {
 	*cli.Hub
 	namespace string
 	ca        []byte
-	now       time.Time // the time on the hub's clock
-	fresh     bool      // the manager's Deployment was created less than startLimit ago
+	now       time.Time // time on the hub's clock
+	fresh     bool      // whether the manager's Deployment was created less than startLimit ago
 	status    hubStatus
-	// refused lists the parts of the state that the user is not allowed to read.
+	// refused contains the parts of the state that the user is not allowed to read.
 	refused map[string]bool
 }
 
@@ -60,7 +60,7 @@ const (
 	agentsPart = "Clusters"
 )
 
-// unsure returns an error if the user is not allowed to read a part of the state that is needed to rule out problems.
+// unsure returns an error if problems cannot be ruled out because the user is not allowed to read a part of the state.
 func (r *statusReader) unsure() error {
 	var all []error
 	if r.refused[leaderPart] {
@@ -72,7 +72,7 @@ func (r *statusReader) unsure() error {
 	return errors.Join(all...)
 }
 
-// read gathers the whole state. If the user is not allowed to read one part, read still gathers the other parts.
+// read gathers the whole state. If the user is not allowed to read a part, read still gathers the other parts.
 func (r *statusReader) read(ctx context.Context) error {
 	s := &r.status
 	s.Certificates, s.Providers, s.Approvals, s.Problems = []certificate{}, []provider{}, []string{}, []string{}
@@ -86,7 +86,7 @@ func (r *statusReader) read(ctx context.Context) error {
 	return r.parts(ctx)
 }
 
-// parts reads Drover's own part of the state.
+// parts reads the parts of the state that belong to Drover.
 func (r *statusReader) parts(ctx context.Context) error {
 	s := &r.status
 	for _, part := range []struct {
@@ -118,7 +118,7 @@ func (r *statusReader) problem(format string, args ...any) {
 	r.status.Problems = append(r.status.Problems, fmt.Sprintf(format, args...))
 }
 
-// notYet records something that the hub lacks. This is a problem unless the manager's Deployment is new.
+// notYet records that the hub lacks something. This counts as a problem unless the manager's Deployment is new.
 func (r *statusReader) notYet(format string, args ...any) {
 	if !r.fresh {
 		r.problem(format, args...)
@@ -303,7 +303,7 @@ func (r *statusReader) hosts(ctx context.Context) error {
 	return err
 }
 
-// approval records an object that is not changed until an administrator confirms a restore.
+// approval records an object if it is not changed until an administrator confirms a restore.
 func (r *statusReader) approval(kind string, object client.Object, conditions []metav1.Condition) {
 	if meta.IsStatusConditionFalse(conditions, v1.ConditionRestoreConfirmed) {
 		r.status.Approvals = append(r.status.Approvals, fmt.Sprintf("%s %s: confirm with \"kubectl drover restored\"", kind,
@@ -338,7 +338,7 @@ func agentStateOrder() []string {
 	}
 }
 
-// counted formats counts in the given order. If no order is given, it sorts them by name.
+// counted formats counts in the given order. If no order is given, it sorts the counts by name.
 func counted(counts map[string]int, order []string) string {
 	if order == nil {
 		order = slices.Sorted(maps.Keys(counts))

@@ -122,8 +122,8 @@ func (u *uninstaller) start(ctx context.Context, limit time.Duration) error {
 	return u.run(ctx)
 }
 
-// run removes objects until none is left. It needs several rounds because an agent that is still running may recreate
-// some of them.
+// run removes objects until none is left. It runs several rounds, because an agent that is still running may recreate
+// some objects.
 func (u *uninstaller) run(ctx context.Context) error {
 	var left []removal
 	var problems []error

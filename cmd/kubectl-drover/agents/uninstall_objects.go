@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// removal is an object to delete, or an object from which only Drover's fields are removed.
+// removal describes an object to delete, or an object from which only Drover's fields are removed.
 type removal struct {
 	resource        schema.GroupVersionResource
 	kind            string
@@ -74,14 +74,14 @@ func (u *uninstaller) gather(ctx context.Context) ([]removal, error) {
 }
 
 // agents returns the objects in the agent's manifest and the objects that the agent maintains, in any namespace. rights
-// contains the cluster-wide rights. They are removed first.
+// contains the cluster-wide rights, which are removed first.
 func (u *uninstaller) agents(ctx context.Context) (rights, rest []removal, err error) {
 	selector := protocol.LabelName + "=" + protocol.AgentName + "," + v1.LabelManagedBy + "=" + v1.ManagedBy
 	spaces, err := u.list(ctx, protocol.ObjectKind{Name: "Namespace", APIVersion: "v1", Resource: "namespaces"}, selector)
 	if err != nil {
 		return nil, nil, err
 	}
-	// an administrator created the other namespaces
+	// any other namespace was created by an administrator
 	spaces = slices.DeleteFunc(spaces, func(o *metav1.PartialObjectMetadata) bool { return o.Name != protocol.AgentNamespace })
 	// deleting the namespace also deletes its contents
 	whole := len(spaces) > 0
@@ -105,8 +105,8 @@ func (u *uninstaller) agents(ctx context.Context) (rights, rest []removal, err e
 	return rights, rest, nil
 }
 
-// delivered returns the objects of a kind that were delivered in sets. Namespaces belong to users, so only the fields
-// that Drover applied are removed from Namespaces.
+// delivered returns the objects of a kind that were delivered in sets. Namespaces belong to users, so they are not
+// deleted. Only the fields that Drover applied are removed from them.
 func (u *uninstaller) delivered(ctx context.Context, k protocol.ObjectKind) ([]removal, error) {
 	selector := v1.LabelSet
 	if k.Name == "Namespace" {
@@ -135,8 +135,8 @@ func (u *uninstaller) delivered(ctx context.Context, k protocol.ObjectKind) ([]r
 	return all, nil
 }
 
-// applied reports whether the given field manager applied an object. The check does not rely on labels, because a
-// user's copy of the object has the same labels.
+// applied reports whether the given field manager applied an object. The labels do not prove this, because a user's
+// copy of the object has the same labels.
 func applied(o *metav1.PartialObjectMetadata, manager string) bool {
 	return slices.ContainsFunc(o.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == manager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == ""
@@ -232,8 +232,8 @@ func definitions() protocol.ObjectKind {
 	return protocol.ObjectKind{Name: crdKind, APIVersion: "apiextensions.k8s.io/v1", Resource: "customresourcedefinitions"}
 }
 
-// isHub reports whether the cluster is also a hub, and prints a message if it is. The hub's own objects and the kinds
-// that the hub needs are not removed.
+// isHub reports whether the cluster is also a hub, and prints a message if it is. The hub's own objects, and the kinds
+// that it needs, are not removed.
 func (u *uninstaller) isHub(ctx context.Context) (bool, error) {
 	const clusters = "clusters." + v1.Group
 	_, err := u.objects.Resource(resourceOf(definitions())).Get(ctx, clusters, metav1.GetOptions{})

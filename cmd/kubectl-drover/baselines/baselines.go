@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package baselines contains the commands that show the state and the history of Baselines, roll them back, and pause
-// and resume them.
+// Package baselines contains the commands that show the state and the history of Baselines, and that roll back, pause
+// and resume Baselines.
 package baselines
 
 import (
@@ -27,7 +27,8 @@ func New(o *cli.Options) *cobra.Command {
 	return c
 }
 
-// pageSize is the number of Baselines that are read at once. The manifests of a Baseline can be as large as a mebibyte.
+// pageSize is the number of Baselines that are read at once. The manifests of a Baseline can have a size of up to 1
+// MiB.
 const pageSize = 20
 
 // baselineList is the output of the command "baseline list".

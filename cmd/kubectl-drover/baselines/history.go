@@ -32,13 +32,13 @@ type revisionRow struct {
 	Role     string     `json:"role,omitempty"`
 	Since    *time.Time `json:"since,omitempty"`
 	Objects  *int32     `json:"objects,omitempty"`
-	// Current is true for the revision that members should have, and Pinned is true for the revision in spec.revision.
+	// Current is true for the revision that members should have. Pinned is true for the revision in spec.revision.
 	Current bool `json:"current"`
 	Pinned  bool `json:"pinned"`
 	// Complete is true for the last revision that was healthy in every member that took part.
 	Complete bool `json:"complete"`
-	// Clusters is the number of members that have the revision, and the number of members that should have it. Both
-	// numbers are known only for the current revision.
+	// Clusters contains the number of members that have the revision and the number of members that should have it.
+	// Both numbers are known only for the current revision.
 	Clusters string `json:"clusters,omitempty"`
 }
 
@@ -78,7 +78,7 @@ func revisionsOf(b *v1.Baseline) revisionList {
 		list.Revisions = append(list.Revisions,
 			revisionRow{Revision: h.Revision, Role: h.RoleTemplateName, Since: &since, Objects: &objects})
 	}
-	complete := b.Status.CompleteRevision // the hub keeps it longer than its entry in the history
+	complete := b.Status.CompleteRevision // the hub keeps this revision longer than its entry in the history
 	if complete != "" && !slices.Contains(list.Names(), complete) {
 		list.Revisions = append(list.Revisions, revisionRow{Revision: complete})
 	}
@@ -219,7 +219,8 @@ func (r *rollback) run(c *cobra.Command, h *cli.Hub, name string) error {
 	return r.Make(h, b, done, func(w client.Client) error { return w.Patch(ctx, b, client.MergeFrom(was)) })
 }
 
-// roleOf returns the role template of a revision. It is the role template in the spec if the history does not name one.
+// roleOf returns the role template of a revision. If the history does not name one, it returns the role template in the
+// spec.
 func roleOf(b *v1.Baseline, revision string) string {
 	for _, row := range revisionsOf(b).Revisions {
 		if row.Revision == revision && row.Role != "" {
@@ -240,7 +241,7 @@ func question(b *v1.Baseline, target, role string) string {
 		b.Status.Revision)
 }
 
-// target returns the revision that members go back to, or "" to follow the manifests again.
+// target returns the revision to roll back to, or "" if members should follow the manifests again.
 func (r *rollback) target(b *v1.Baseline) (string, error) {
 	known := revisionsOf(b).Names()
 	advice := fmt.Sprintf("choose one with --to: \"kubectl drover baseline history %s\" lists them", cli.Quoted(b.Name))
@@ -271,8 +272,8 @@ func (r *rollback) target(b *v1.Baseline) (string, error) {
 	return known[at+1], nil
 }
 
-// withoutContent returns the reasons that a Ready condition has if the Baseline has no new revision. In that case,
-// members keep the current revision.
+// withoutContent returns the reasons of a Ready condition that indicate that the Baseline has no new revision. Members
+// then keep the current revision.
 func withoutContent() []string {
 	return []string{
 		v1.ReasonInvalidManifests, v1.ReasonSourceNotFound, v1.ReasonSecretRefused, v1.ReasonRevisionNotFound,

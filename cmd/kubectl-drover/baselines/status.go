@@ -28,12 +28,12 @@ const (
 	memberFailed  = "failed"
 	memberAway    = "away"    // it is not connected
 	memberWorking = "working" // it is applying objects, or waiting for its turn
-	// memberOther stands for any of these states except memberAway. The status of the Baseline does not name these
-	// members.
+	// memberOther represents any of these states except memberAway. It is used for members that the status of the
+	// Baseline does not name.
 	memberOther = "other"
 )
 
-// unfinished counts the members that are working, and the members that are away and lack the revision.
+// unfinished is the key for the number of members that are working, or are away without the revision.
 const unfinished = "unfinished"
 
 // answer is the output of the command "baseline status".
@@ -46,7 +46,7 @@ type answer struct {
 	Pinned string `json:"pinned,omitempty"`
 	// CompleteRevision is the last revision that was healthy in every member that took part.
 	CompleteRevision string `json:"completeRevision,omitempty"`
-	// States counts the members that are applied, failed and unfinished.
+	// States contains the number of members that are applied, failed and unfinished.
 	States map[string]int  `json:"states"`
 	Waves  []v1.WaveStatus `json:"waves,omitempty"`
 	// Failures lists the failures that are reported in the Baseline's status.
@@ -141,7 +141,7 @@ func selectedBy(b *v1.Baseline, all []v1.Cluster) ([]v1.Cluster, error) {
 }
 
 // decide combines the status of a Baseline with the Clusters that it selects. The status names at most ten failures. It
-// contains the number of members that have all objects, but not their names.
+// contains the number, but not the names, of members that have all objects.
 func decide(b *v1.Baseline, clusters []v1.Cluster) *answer {
 	a := &answer{
 		baselineRow: rowOf(b), Paused: b.Spec.Paused, Pinned: b.Spec.Revision, CompleteRevision: b.Status.CompleteRevision,
@@ -156,7 +156,7 @@ func decide(b *v1.Baseline, clusters []v1.Cluster) *answer {
 			a.Members = append(a.Members, member{f.Cluster, memberFailed, f.Message})
 		}
 	}
-	gone, rest := 0, []string{} // the hub counts a member as applied even if it disconnects after that
+	gone, rest := 0, []string{} // the hub counts a member as applied even if the member disconnects later
 	for i := range clusters {
 		c := &clusters[i]
 		connected := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionConnected)

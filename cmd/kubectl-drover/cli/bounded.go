@@ -26,9 +26,9 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Limits on the responses of API servers. A context may point to any server, for example to a member that an attacker
-// controls. With these limits, a server can make the plugin use at most a few hundred megabytes of memory. Lists from
-// the hub are read in pages (see paged).
+// Limits on the responses of API servers. A context may point to any server, such as a member that an attacker
+// controls. Because of these limits, no server can make the plugin use more than a few hundred megabytes of memory.
+// Lists from the hub are read in pages (see paged).
 const (
 	maxBytes = 64 << 20
 	maxNodes = 4 << 20
@@ -59,9 +59,9 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	case resp.ContentLength == 0:
 		return resp, nil
 	case strings.HasSuffix(r.URL.Path, "/log") && kind == "text/plain" && resp.StatusCode == http.StatusOK:
-		return resp, nil // is printed while it is read
+		return resp, nil // printed while it is read
 	case kind != "application/json" && !strings.HasPrefix(kind, "text/") && resp.StatusCode >= http.StatusBadRequest:
-		resp.Header.Set("Content-Type", "text/plain") // the client understands the status without the body
+		resp.Header.Set("Content-Type", "text/plain") // the client needs only the status code
 		body = http.NoBody
 	case kind != "application/json" && !strings.HasPrefix(kind, "text/"):
 		err = fmt.Errorf("the server responded with %s and the content type %q, which is not JSON", resp.Status, kind)
@@ -81,7 +81,8 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// acceptable replaces binary formats in an Accept header with JSON, because their values cannot be counted.
+// acceptable replaces binary formats in an Accept header with JSON, because the values in binary formats cannot be
+// counted.
 func acceptable(header string) string {
 	kinds := slices.DeleteFunc(strings.Split(header, ","), func(kind string) bool {
 		return strings.Contains(kind, "protobuf") || strings.Contains(kind, "cbor")
@@ -141,7 +142,7 @@ func (e *events) next() error {
 const (
 	// pageSize is the number of objects that the plugin requests at once.
 	pageSize = 500
-	// maxListed is the maximum number of objects in a list, counting all of its pages.
+	// maxListed is the maximum number of objects on all pages of a list.
 	maxListed = 200_000
 )
 

@@ -76,7 +76,7 @@ func (ch *Change) Explain(format string, args ...any) {
 }
 
 // Make calls do to change an object, and then prints the object. In a client-side dry run, it does not call do. In a
-// server-side dry run, it calls do with a client that does not persist changes. The done parameter describes the
+// server-side dry run, it calls do with a client whose changes are not persisted. The done parameter describes the
 // change, for example "created".
 func (ch *Change) Make(h *Hub, object client.Object, done string, do func(client.Client) error) error {
 	if !ch.Local() {
@@ -91,12 +91,12 @@ func (ch *Change) Make(h *Hub, object client.Object, done string, do func(client
 	return ch.print(h.Scheme(), ch.command.OutOrStdout(), object, done)
 }
 
-// checkLimit is the time limit for the checks of a client-side dry run, which also works without the hub.
+// checkLimit is the time limit for checks in a client-side dry run. A client-side dry run also works without the hub.
 const checkLimit = 5 * time.Second
 
 // Checked is the result of checking the objects that a command line refers to.
 type Checked struct {
-	// Mistakes describes objects that do not exist or cannot be used. Without a dry run, they are errors.
+	// Mistakes describes objects that do not exist or cannot be used. They are errors unless the command is a dry run.
 	Mistakes []string
 	// Warnings describes objects that may be created later.
 	Warnings []string
@@ -175,8 +175,8 @@ func (ch *Change) print(kinds *runtime.Scheme, out io.Writer, object client.Obje
 	return nil
 }
 
-// Manifest returns an object in the form in which it would be stored in a Git repository, without the status and the
-// metadata that the hub sets.
+// Manifest returns an object as it would be stored in a Git repository: without the status and the metadata that the
+// hub sets.
 func Manifest(object client.Object) (map[string]any, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
@@ -200,7 +200,7 @@ func Manifest(object client.Object) (map[string]any, error) {
 }
 
 // Pausing completes a command that sets spec.paused in an object. The first argument is the name of the object. The
-// function read returns the object and the address of its field.
+// read function returns the object and a pointer to the field.
 func Pausing(
 	o *Options, c *cobra.Command, paused bool, read func(context.Context, *Hub, string) (client.Object, *bool, error),
 ) *cobra.Command {

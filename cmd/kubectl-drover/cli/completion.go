@@ -32,7 +32,7 @@ func Offer(choices ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// Beginning returns the names that have the prefix start, and prevents the shell from completing file names.
+// Beginning returns the names that begin with start, and prevents the shell from completing file names.
 func Beginning(start string, names []string) ([]string, cobra.ShellCompDirective) {
 	names = slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(name string) bool {
 		return !strings.HasPrefix(name, start)
@@ -45,7 +45,7 @@ func CompleteFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompD
 	return nil, cobra.ShellCompDirectiveDefault
 }
 
-// CompleteFolders completes folder names for the first argument.
+// CompleteFolders completes the first argument with folder names.
 func CompleteFolders(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -21,8 +21,8 @@ func BindYes(c *cobra.Command, yes *bool) {
 	c.Flags().BoolVar(yes, "yes", false, "Do not ask for confirmation")
 }
 
-// Confirm asks the user at a terminal whether to continue. The question must describe what will be lost and name the
-// target. Without a terminal, Confirm returns an error, so scripts have to use --yes.
+// Confirm asks the user at a terminal whether to continue. The question must name the target and say what will be lost.
+// Without a terminal, Confirm returns an error, so scripts must use --yes.
 func Confirm(c *cobra.Command, yes bool, question string) error {
 	if yes {
 		return nil

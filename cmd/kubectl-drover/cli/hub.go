@@ -24,21 +24,21 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// FieldManager is the field manager that the plugin uses for the fields it writes on the hub.
+// FieldManager is the field manager that the plugin uses to write objects on the hub.
 const FieldManager = "kubectl-drover"
 
-// Hub is a client for the hub. It has the caller's own rights.
+// Hub is a client for the hub with the caller's own rights.
 type Hub struct {
 	client.WithWatch
 	Config    *rest.Config
 	Workspace string
 }
 
-// Hub connects to the hub for a command that may make changes. It returns an error if the hub was only guessed. See
+// Hub connects to the hub for a command that may make changes. It returns an error if the hub is only a guess. See
 // FindHub.
 func (o *Options) Hub() (*Hub, error) { return o.connect(false) }
 
-// HubToRead connects to the hub for a read-only command. If the hub was only guessed, HubToRead prints which hub it is.
+// HubToRead connects to the hub for a read-only command. If the hub is only a guess, HubToRead prints which hub it is.
 func (o *Options) HubToRead() (*Hub, error) { return o.connect(true) }
 
 func (o *Options) connect(reads bool) (*Hub, error) {
@@ -109,12 +109,12 @@ func (o *Options) Say(format string, args ...any) {
 // InWorkspace restricts a list to the selected workspace.
 func (h *Hub) InWorkspace() client.ListOption { return client.InNamespace(h.Workspace) }
 
-// OnHub calls do with a client for the hub and with a context that is canceled after the given limit. See Hub.
+// OnHub calls do with a client for the hub and a context that is canceled after the given limit. See Hub.
 func (o *Options) OnHub(c *cobra.Command, limit time.Duration, do func(context.Context, *Hub) error) error {
 	return on(c, limit, o.Hub, do)
 }
 
-// ReadHub does the same as OnHub for a read-only command. See HubToRead.
+// ReadHub is like OnHub, but for read-only commands. See HubToRead.
 func (o *Options) ReadHub(c *cobra.Command, limit time.Duration, do func(context.Context, *Hub) error) error {
 	return on(c, limit, o.HubToRead, do)
 }
@@ -131,7 +131,7 @@ func on(c *cobra.Command, limit time.Duration, connect func() (*Hub, error),
 }
 
 // MadeByDrover returns an error unless Drover created the Secret for this Cluster or Host. This check is important
-// because the content is applied in a cluster with full rights, or is run as root on a machine.
+// because the content is applied in a cluster with full rights, or run as root on a machine.
 func MadeByDrover(secret *corev1.Secret, owner client.Object, kind string) error {
 	if found := registration.Foreign(secret, owner, kind); found != "" {
 		return fmt.Errorf("secret %s was not created by Drover: %s: its content is not applied or shown. "+
@@ -150,7 +150,8 @@ func MemberPath(workspace, cluster string) string {
 	return pathClusters + workspace + "/" + cluster
 }
 
-// HubBase returns the part of a server's URL before the path at which a hub serves a Kubernetes API.
+// HubBase returns the part of a server's URL before the path of a Kubernetes API on the hub. atHub reports whether the
+// URL contains such a path.
 func HubBase(server string) (base string, atHub bool) {
 	u, err := url.Parse(server)
 	if err != nil {

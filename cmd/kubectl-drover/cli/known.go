@@ -21,10 +21,10 @@ import (
 // markName is the name of the kubeconfig extension that holds a Mark.
 const markName = "drover.dev"
 
-// Mark is the plugin's own data about a context. It is stored in a kubeconfig extension. It contains no secrets.
+// Mark is the plugin's own data about a context. It is stored in a kubeconfig extension, and contains no secrets.
 type Mark struct {
-	// Server is the context's server at the time when the mark was set. The fields from Selected to Workspace are valid
-	// only for that server.
+	// Server is the context's server when the mark was set. The fields from Selected to Workspace are valid only for
+	// that server.
 	Server string `json:"server,omitempty"`
 	// Selected is the time when "login" or "use" last selected this context as the hub. It is zero for a member's
 	// context.
@@ -113,12 +113,12 @@ func (o *Options) HubContext(raw *clientcmdapi.Config) (string, error) {
 	return name, err
 }
 
-// FindHub returns the hub's context. The first of the following that exists is used: the value of --context or --hub,
+// FindHub returns the hub's context. It uses the first of the following that exists: the value of --context or --hub,
 // the hub that the current context belongs to, the hub that "login" or "use" selected most recently, and the current
 // context.
 //
-// The guessed result is true if FindHub returns the most recently selected hub but the current context may belong to a
-// different hub. A command that makes changes must not use a guessed hub.
+// guessed is true if FindHub returns the most recently selected hub, but the current context may belong to a different
+// hub. A command that makes changes must not use a guessed hub.
 func (o *Options) FindHub(raw *clientcmdapi.Config) (name string, guessed bool, err error) {
 	current := cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)
 	if o.Overrides.CurrentContext != "" || o.Overrides.ClusterInfo.Server != "" {
@@ -137,9 +137,9 @@ func (o *Options) FindHub(raw *clientcmdapi.Config) (name string, guessed bool, 
 	return current, false, nil
 }
 
-// hubOfMember returns the context of the hub that the named context belongs to, or "" if that hub is not known. If the
-// named context certainly belongs to a hub but the kubeconfig has no context for that hub, hubOfMember returns an
-// error, because the command must not use a different hub.
+// hubOfMember returns the context of the hub that the named context belongs to, or "" if that hub is not known. It
+// returns an error if the named context is known to belong to a hub, but the kubeconfig has no context for that hub.
+// The command must not use a different hub in that case.
 func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
 	if LeadsToHub(raw, name) {
 		return name, nil
@@ -148,7 +148,7 @@ func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
 	if base == "" && mark.Hub == "" {
 		return "", nil
 	}
-	if base == "" { // the context's name does not reveal its hub
+	if base == "" { // the context does not show which hub it belongs to
 		return "", fmt.Errorf("the current context %s was made for a member of the hub of context %s, but it is not "+
 			"known any more to which hub it belongs: select the hub with --hub or --context", Visible(name), Visible(mark.Hub))
 	}
@@ -163,15 +163,14 @@ func hubOfMember(raw *clientcmdapi.Config, name string) (string, error) {
 		Visible(name), Visible(base), Quoted(base))
 }
 
-// LeadsToHub reports whether a context is known to point to a hub's API server, either because the context was selected
-// as the hub or because of its server's URL.
+// LeadsToHub reports whether a context is known to point to a hub's API server. It is known if the context was selected
+// as the hub, or if the server's URL shows it.
 func LeadsToHub(raw *clientcmdapi.Config, name string) bool {
 	return !MarkOf(raw, name).Selected.IsZero() || strings.HasSuffix(ServerOf(raw, name), PathLocal)
 }
 
-// hubAt returns a context that points to the API server of the hub whose proxy has the address base. It returns "" if
-// there is no such context. If several contexts match, hubAt prefers the current context, and then the most recently
-// selected context.
+// hubAt returns a context that points to the API server of the hub whose proxy has the address base, or "" if there is
+// none. If several contexts match, hubAt prefers the current context, and then the most recently selected context.
 func hubAt(raw *clientcmdapi.Config, base string) string {
 	names := append([]string{raw.CurrentContext}, hubContexts(raw)...)
 	for _, name := range append(names, slices.Sorted(maps.Keys(raw.Contexts))...) {
@@ -217,7 +216,7 @@ func NamedHub(raw *clientcmdapi.Config, name string) (string, error) {
 // ErrNoHub is returned when a command needs a hub but cannot determine one.
 var ErrNoHub = errors.New("no hub is known")
 
-// ErrGuessed returns the error for a command that would make changes on a hub that was only guessed.
+// ErrGuessed returns the error for a command that would make changes on a guessed hub.
 func ErrGuessed(hub string) error {
 	return fmt.Errorf("the current context does not say which hub is meant, and this command may change something: "+
 		"select the hub with --hub or --context, for example --hub=%s, or make it current with \"kubectl drover use --hub\"",

@@ -17,16 +17,16 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// HubPrefix is the prefix that a member adds to the names of the hub's own users and groups.
+// HubPrefix is the prefix in members for the names of the hub's own users and groups.
 const HubPrefix = "hub:"
 
 // ErrNoWay is returned when no kubeconfig entry points to the member.
 var ErrNoWay = errors.New("no context of the kubeconfig leads to it")
 
-// MemberConfig returns the client configuration for the member. If memberContext, the value of --member-context, is
-// set, MemberConfig uses that context. Otherwise it uses a context whose server is the member's path on the hub. If no
-// such context exists, MemberConfig uses a context for another path on the hub and replaces that path with the member's
-// path. base is the address of the hub's proxy, or "" if the address is not known.
+// MemberConfig returns the client configuration for the member. It uses memberContext, the value of --member-context,
+// if that is set. Otherwise, it uses a context whose server is the member's path on the hub. If no such context exists,
+// it uses a context for another path on the hub and replaces that path with the member's path. base is the address of
+// the hub's proxy, or "" if the address is not known.
 func (o *Options) MemberConfig(memberContext, base, workspace, cluster string) (*rest.Config, error) {
 	raw, err := o.RawConfig()
 	if err != nil {
@@ -84,7 +84,7 @@ func (o *Options) contextConfig(raw clientcmdapi.Config, name string) (*rest.Con
 }
 
 // wayTo returns a context that points to the hub, and the URL of the member's path on that hub. It prefers the current
-// context, then a context for this member, then any context for the hub. wayTo ignores contexts that do not point to
+// context, then a context for this member, and then any context for the hub. It ignores contexts that do not point to
 // the hub's proxy, because another hub may have a Cluster with the same name. If the proxy's address is not known and
 // contexts for several hubs match, wayTo returns an error.
 func wayTo(raw clientcmdapi.Config, hub, current, workspace, cluster string) (context, server string, err error) {

@@ -31,7 +31,7 @@ const (
 	LookInterval = 500 * time.Millisecond
 )
 
-// SignsInAtHub reports whether a user in a kubeconfig gets tokens from this plugin.
+// SignsInAtHub reports whether a user entry in a kubeconfig obtains tokens from this plugin.
 func SignsInAtHub(exec *clientcmdapi.ExecConfig) bool {
 	if exec == nil {
 		return false
@@ -45,10 +45,10 @@ func SignsInAtHub(exec *clientcmdapi.ExecConfig) bool {
 	return false
 }
 
-// PluginCommand is the program that kubeconfigs run to get tokens.
+// PluginCommand is the program that kubeconfigs specify for obtaining tokens.
 const PluginCommand = "kubectl-drover"
 
-// Options holds the values of flags that several commands share.
+// Options holds the values of the flags that several commands share.
 type Options struct {
 	// Loading and Overrides determine the kubeconfig and the hub in the same way as in kubectl.
 	Loading   *clientcmd.ClientConfigLoadingRules
@@ -61,13 +61,13 @@ type Options struct {
 	HubName string
 
 	version string
-	// says is the writer for the line that names the hub. This line is needed only if the current context does not point
+	// says is the writer for the line that names the hub. The line is needed only if the current context does not point
 	// to the hub. says is nil during shell completion.
 	says io.Writer
 }
 
-// bindConnection adds kubectl's connection flags except --cluster and --namespace. In this plugin, --cluster names a
-// member and --namespace names a namespace in that member.
+// bindConnection adds kubectl's connection flags, except for --cluster and --namespace. In this plugin, --cluster is
+// the name of a member, and --namespace is a namespace in that member.
 func (o *Options) bindConnection(root *cobra.Command) {
 	flags := root.PersistentFlags()
 	names := clientcmd.RecommendedConfigOverrideFlags("")

@@ -39,12 +39,12 @@ type Answer interface {
 // List is an answer with one row for each object.
 type List interface {
 	Answer
-	// Names returns the names of the objects, in the form that other commands accept.
+	// Names returns the names of the objects in the format that other commands accept.
 	Names() []string
 }
 
-// Print writes an answer in the format of --output. With OutputWide, it prints more columns for answers that have a
-// Wide method.
+// Print writes an answer in the format of --output. With OutputWide, it prints additional columns for answers that have
+// a Wide method.
 func (o *Options) Print(out io.Writer, answer any, text func() string) error {
 	var raw []byte
 	var err error
@@ -83,7 +83,7 @@ func (o *Options) Print(out io.Writer, answer any, text func() string) error {
 	return nil
 }
 
-// jsonPath executes a JSONPath template on the JSON form of an answer, as kubectl does.
+// jsonPath executes a JSONPath template on the JSON of an answer, as kubectl does.
 func jsonPath(answer any, template string) ([]byte, error) {
 	path, err := parseJSONPath(template)
 	if err != nil {
@@ -115,8 +115,8 @@ func parseJSONPath(template string) (*jsonpath.JSONPath, error) {
 // PrintsOnlyItems reports whether the text output of a list contains only lines about its items.
 func (o *Options) PrintsOnlyItems() bool { return o.Output == OutputWide || o.Output == OutputName }
 
-// Listing turns c into a command that lists the objects of one workspace or of all workspaces. It calls read to get the
-// objects. To list all workspaces, Listing sets the Hub's Workspace to "".
+// Listing turns c into a command that lists the objects of one workspace or of all workspaces. It calls read to read
+// the objects. To list all workspaces, Listing sets the Hub's Workspace to "".
 func (o *Options) Listing(c *cobra.Command, read func(context.Context, *Hub) (List, error)) *cobra.Command {
 	everywhere := false
 	c.Args = NoArguments

@@ -20,7 +20,7 @@ import (
 const (
 	ExitAllowed     = 0
 	ExitDenied      = 1
-	ExitError       = 2   // also the exit code of a command that has no answer
+	ExitError       = 2   // also the exit code of a command that cannot give an answer
 	ExitInterrupted = 130 // the exit code of a shell after Ctrl-C
 )
 
@@ -41,7 +41,7 @@ func Run(ctx context.Context, version string, commands func(*Options) []*cobra.C
 	case errors.Is(err, ErrDenied):
 		return ExitDenied
 	case ctx.Err() != nil:
-		return ExitInterrupted // the user interrupted the command, so no error needs to be printed
+		return ExitInterrupted // the user interrupted the command, so no error is printed
 	default:
 		fmt.Fprintln(complaints, "error:", strings.ReplaceAll(Unreached(explain(err)).Error(), "\n", "\n  "))
 		return ExitError
@@ -93,14 +93,14 @@ func Unreached(err error) error {
 		"--kubeconfig or --context)", "check the certificate-authority-data of that server in the kubeconfig")
 }
 
-// UnreachedHub does the same as Unreached for the URL of a hub that the user has signed in to or is signing in to.
+// UnreachedHub is like Unreached, but for the URL of a hub that the user has signed in to or is signing in to.
 // Unreached is for the servers in a kubeconfig.
 func UnreachedHub(err error) error {
 	return unreached(err, "check the URL of the hub, the network, and HTTPS_PROXY",
 		"sign in again with \"kubectl drover login URL --ca FILE\"")
 }
 
-// unreached adds advice to an error. If the error is about an untrusted certificate, it adds onCertificate instead.
+// unreached adds advice to an error. If the cause is an untrusted certificate, it adds onCertificate instead.
 func unreached(err error, advice, onCertificate string) error {
 	failed, untrusted := (*url.Error)(nil), (*tls.CertificateVerificationError)(nil)
 	if !errors.As(err, &failed) {

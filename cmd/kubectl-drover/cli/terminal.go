@@ -14,12 +14,12 @@ import (
 	"unicode/utf8"
 )
 
-// Terminal removes from a command's output all characters that control the terminal or change how other characters
-// look. Some of the output comes from members, or from users with fewer rights than the reader. All output of the
-// plugin goes through a Terminal, except the escape codes with which "plan watch" redraws the display.
+// Terminal escapes all characters in a command's output that control the terminal or change the appearance of other
+// characters. Some of the output comes from members, or from users with fewer rights than the reader. All output of the
+// plugin goes through a Terminal, except for the escape codes that "plan watch" uses to redraw the display.
 type Terminal struct{ Out io.Writer }
 
-// Write writes the text in the form that Visible returns.
+// Write writes the text after passing it through Visible.
 func (t Terminal) Write(text []byte) (int, error) {
 	if _, err := io.WriteString(t.Out, Visible(string(text))); err != nil {
 		return 0, fmt.Errorf("write to the terminal: %w", err)
@@ -51,11 +51,11 @@ func Visible(text string) string {
 	return b.String()
 }
 
-// controls reports whether a character is neither printable nor a line break or tab.
+// controls reports whether a character is not printable. Line breaks and tabs count as printable.
 func controls(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 
-// Plain returns text as a single line and replaces each non-printable character with a space. This prevents the author
-// of the text from adding lines to the output.
+// Plain returns text as a single line, with each non-printable character replaced with a space. This prevents the
+// author of the text from adding lines to the output.
 func Plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -65,10 +65,10 @@ func Plain(text string) string {
 	}, text)
 }
 
-// shellWord matches words that do not have to be quoted in a shell.
+// shellWord matches words that need no quotes in a shell.
 var shellWord = regexp.MustCompile(`^[A-Za-z0-9_@:,./+-]+$`)
 
-// Quoted returns a word of a command that the user may copy into a shell. It applies Plain to the word.
+// Quoted quotes a word of a command that the user may copy into a shell. It applies Plain to the word.
 func Quoted(word string) string {
 	word = Plain(word)
 	if shellWord.MatchString(word) {
@@ -77,7 +77,8 @@ func Quoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// Say formats text. It applies Plain to each argument, because some arguments are written by other users.
+// Say formats a text and appends it to b. It applies Plain to each argument, because other users may have written the
+// arguments.
 func Say(b *strings.Builder, format string, words ...any) {
 	for i, word := range words {
 		switch word := word.(type) {

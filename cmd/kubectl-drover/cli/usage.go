@@ -56,7 +56,7 @@ func suggest(c *cobra.Command) {
 	}
 }
 
-// onlyCommand returns a command's only subcommand. It returns nil if the command has no subcommands or several.
+// onlyCommand returns a command's only subcommand, or nil if the number of subcommands is not one.
 func onlyCommand(c *cobra.Command) *cobra.Command {
 	if all := c.Commands(); len(all) == 1 {
 		return all[0]
@@ -67,7 +67,7 @@ func onlyCommand(c *cobra.Command) *cobra.Command {
 // suggestedDistance is the maximum edit distance between a mistyped command and a suggestion.
 const suggestedDistance = 2
 
-// finish configures a command and its subcommands to suggest alternatives to unknown subcommands, and to complete file
+// finish configures a command and its subcommands. They suggest alternatives to unknown subcommands, and complete file
 // names only for arguments that are files.
 func finish(c *cobra.Command) {
 	if c.HasSubCommands() {
@@ -86,7 +86,7 @@ func finish(c *cobra.Command) {
 	}
 }
 
-// flagError explains an invalid flag. It replaces the errors from Go's parsers, which mention functions and types.
+// flagError explains an invalid flag. It replaces errors from Go's parsers, because they mention functions and types.
 func flagError(c *cobra.Command, err error) error {
 	if wrong := (*pflag.InvalidValueError)(nil); errors.As(err, &wrong) {
 		wants := map[string]string{

@@ -133,7 +133,7 @@ func (e *exporter) run(ctx context.Context) error {
 	return nil
 }
 
-// principalsLimit is the maximum size of the file that --principals names, in bytes.
+// principalsLimit is the maximum size, in bytes, of the file that --principals specifies.
 const principalsLimit = 32 << 20
 
 func (e *exporter) readPrincipals() error {
@@ -159,7 +159,7 @@ func (e *exporter) readPrincipals() error {
 }
 
 // write writes the export to a folder. Secrets are written to a separate folder with its own file of digests, because
-// neither the values of Secrets nor their digests may be committed to Git.
+// neither the values of Secrets nor their digests must be committed to Git.
 func (e *exporter) write(result rancher.Result) error {
 	files, err := result.Files()
 	if err != nil {

@@ -19,15 +19,15 @@ import (
 	"strings"
 )
 
-// sumsFile contains the digests of all files that an export has written. It has the format of sha256sum. It identifies
-// the files that belong to the export.
+// sumsFile contains the digests of all files that an export has written, in the format of sha256sum. It identifies the
+// files that belong to the export.
 const sumsFile = "SHA256SUMS"
 
 // sumsLimit is the maximum size of sumsFile, in bytes.
 const sumsLimit = 64 << 20
 
-// folder is the folder that an export writes to. The export does not modify a file that it did not write, or a file
-// that has changed since the export wrote it. The export also does not follow symbolic links.
+// folder is the folder that an export writes to. An export does not modify files that no export wrote, or files that
+// have changed since an export wrote them. It does not follow symbolic links.
 type folder struct {
 	dir               string
 	given             string // a file that the export has read and may therefore overwrite
@@ -113,7 +113,7 @@ func (f folder) check(root *os.Root, name string, content []byte, sums map[strin
 }
 
 // replace writes files and removes stale files. All of these files must have passed check. replace first adds the new
-// digests to the old digests, so that the next export recognizes files that an interrupted export wrote.
+// digests to the old ones, so that the next export recognizes files that an interrupted export wrote.
 func (f folder) replace(root *os.Root, files map[string][]byte, stale []string, sums map[string][]string) error {
 	var now bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(files)) {

@@ -174,8 +174,8 @@ func planKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "upgrade.cattle.io", Version: "v1", Kind: "Plan"}
 }
 
-// readSecrets lists the Secrets that belong to projects. It reads only their metadata unless the user requests the
-// values.
+// readSecrets lists the Secrets that belong to projects. Unless the user requests the values, it reads only the
+// metadata.
 func (e *exporter) readSecrets(ctx context.Context, s source, all *rancher.Objects) error {
 	var list client.ObjectList = &corev1.SecretList{}
 	if !e.SecretValues {
@@ -193,7 +193,7 @@ func (e *exporter) readSecrets(ctx context.Context, s source, all *rancher.Objec
 		return nil
 	})
 	if apierrors.IsForbidden(err) && !e.SecretValues {
-		all.SecretsForbidden = true // Secrets are only mentioned in the report
+		all.SecretsForbidden = true // the report says so
 		return nil
 	}
 	return s.failed(ctx, "secrets", err)

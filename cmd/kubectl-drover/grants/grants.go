@@ -181,9 +181,9 @@ func (o *options) binding(workspace string) (client.Object, error) {
 
 var unnamed = regexp.MustCompile(`[^a-z0-9]+`)
 
-// bindingName returns the value of --name, or a name made from the user, the role and the target. The generated name
-// ends with a digest, so that the names of two bindings differ even if their users' names differ only in characters
-// that object names must not contain.
+// bindingName returns the value of --name, or a name that it derives from the user, the role and the target. The
+// derived name ends with a digest. The names of two bindings therefore differ even if their users' names differ only in
+// characters that object names must not contain.
 func (o *options) bindingName() string {
 	if o.name != "" {
 		return o.name
@@ -201,7 +201,7 @@ func (o *options) bindingName() string {
 // never is the value of --until for a grant that does not expire.
 const never = "never"
 
-// ending returns the time that --until specifies, or nil if the grant does not expire.
+// ending returns the time specified by --until, or nil if the grant does not expire.
 func (o *options) ending(now time.Time) (*metav1.Time, error) {
 	if o.until == "" || o.until == never {
 		return nil, nil
@@ -222,7 +222,7 @@ func (o *options) ending(now time.Time) (*metav1.Time, error) {
 	return &metav1.Time{Time: end.UTC().Truncate(time.Second)}, nil
 }
 
-// lasting parses a duration, which may also be in days.
+// lasting parses a duration. In addition to the units of time.ParseDuration, it accepts days.
 func lasting(text string) (time.Duration, error) {
 	if days, found := strings.CutSuffix(text, "d"); found {
 		n, err := strconv.ParseUint(days, 10, 16)
@@ -275,7 +275,7 @@ func (o *options) grant(ctx context.Context, c *cobra.Command, h *cli.Hub) error
 	return o.explain(h, err)
 }
 
-// sayEnd formats the time when a grant expires. It returns "" if the grant does not expire.
+// sayEnd formats the time when a grant expires, or returns "" if the grant does not expire.
 func sayEnd(binding client.Object) string {
 	if end := endOf(binding); end != nil {
 		return ", ends at " + end.UTC().Format(time.RFC3339)
@@ -283,7 +283,7 @@ func sayEnd(binding client.Object) string {
 	return ""
 }
 
-// explain adds advice to the error that the hub returns when it refuses a grant.
+// explain adds advice to an error that the hub has returned to refuse a grant.
 func (o *options) explain(h *cli.Hub, err error) error {
 	if apierrors.IsForbidden(err) {
 		return fmt.Errorf("grant %s in workspace %s: %w: you need the verb \"bind\" on the RoleTemplate", o.role,

@@ -19,8 +19,9 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// check determines whether the role, the Cluster or Project, and a user with a password exist. The hub would accept a
-// binding that refers to a missing object, but the binding would have no effect.
+// check determines whether the role, the Cluster or Project, and the user exist. Users are checked only if they sign in
+// with a password. The hub would accept a binding that refers to a missing object, but the binding would have no
+// effect.
 func (o *options) check(ctx context.Context, h *cli.Hub) (cli.Checked, error) {
 	var found cli.Checked
 	wanted, name, target := v1.ContextCluster, o.cluster, client.Object(&v1.Cluster{})
@@ -55,8 +56,8 @@ func (o *options) check(ctx context.Context, h *cli.Hub) (cli.Checked, error) {
 	return found, err
 }
 
-// checkUser adds a warning if a user with a password does not exist. It cannot check users of providers, because the
-// hub has no record of them.
+// checkUser adds a warning if a user who should sign in with a password does not exist. It cannot check users of other
+// providers, because the hub has no record of them.
 func (o *options) checkUser(ctx context.Context, h *cli.Hub, found *cli.Checked) error {
 	name, local := strings.CutPrefix(o.subject.Name, v1.PrincipalPrefixLocal)
 	if !local || o.subject.Kind != v1.SubjectUser {

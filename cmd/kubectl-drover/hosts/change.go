@@ -51,7 +51,7 @@ rights to create Hosts and to get Secrets in one workspace.`,
 	return c
 }
 
-// printer prints a command's answer to out, and messages about the command's progress to says.
+// printer prints the result of a command to out, and progress messages to says.
 type printer struct{ out, says io.Writer }
 
 func joinHost(ctx context.Context, h *cli.Hub, name, set string, to printer) error {

@@ -163,11 +163,10 @@ func describeHost(host *v1.Host) string {
 	return b.String()
 }
 
-// hostWait is the default of --timeout for commands that wait for a machine.
+// hostWait is the default value of --timeout for commands that wait for a machine.
 const hostWait = 5 * time.Minute
 
-// awaitHost waits until the wanted function accepts the state of a Host. It prints the Host's state whenever it
-// changes.
+// awaitHost waits until wanted returns true for a Host. It prints the Host's state whenever the state changes.
 func awaitHost(ctx context.Context, h *cli.Hub, name string, says io.Writer, wanted func(*v1.Host, error) (bool, error)) error {
 	last := ""
 	for {

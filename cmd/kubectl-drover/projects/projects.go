@@ -91,7 +91,7 @@ func (f creating) project(workspace, name string) (*v1.Project, error) {
 	return p, nil
 }
 
-// check reports a Cluster that does not exist, because the hub would accept a Project that refers to a missing Cluster.
+// check reports a Cluster that does not exist. The hub would accept a Project that refers to a missing Cluster.
 func (f creating) check(ctx context.Context, h *cli.Hub) (found cli.Checked, err error) {
 	if f.cluster == "" {
 		return found, nil

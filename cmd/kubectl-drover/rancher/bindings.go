@@ -15,7 +15,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// pending is a binding that is exported once the name of its subject in Drover has been determined.
+// pending is a binding that is exported once the subject's name in Drover has been determined.
 type pending struct {
 	principal string
 	build     func(v1.Subject)
@@ -37,7 +37,7 @@ func (c *conversion) bindings() {
 	}
 }
 
-// granting exports the bindings to roles that have the same context.
+// granting exports the bindings to roles with the same context.
 type granting struct {
 	conversion *conversion
 	context    v1.RoleContext
@@ -110,8 +110,8 @@ func (c *conversion) projectBindings() []pending {
 			continue
 		}
 		// The namespace must be the project's own namespace or its backing namespace, whose name has the form
-		// "cluster-project". A user who may write bindings in the namespace of one project must not be able to add
-		// bindings to other projects.
+		// "cluster-project". A user who is allowed to write bindings in the namespace of one project must not be able
+		// to add bindings to other projects.
 		if !slices.Contains([]string{p.Name, p.cluster.Name + "-" + p.Name, p.Status.BackingNamespace}, b.Namespace) {
 			c.report.find(LeftOut, "The binding is in the namespace of another project than the one that it names.", what,
 				b.ProjectName)
@@ -141,7 +141,8 @@ func (g *granting) again(what, where, role string, s v1.Subject) bool {
 	return found
 }
 
-// principalOf returns the principal of a binding. If it returns "", it has added the reason to the report.
+// principalOf returns the principal of a binding. If it cannot determine the principal, it adds the reason to the
+// report and returns "".
 func (c *conversion) principalOf(s Subject, what string) string {
 	switch {
 	case s.several():
@@ -199,7 +200,7 @@ func (s Subject) several() bool {
 	return n > 1
 }
 
-// principal returns the user's principal at the provider, or "" unless the user has exactly one.
+// principal returns the user's principal at the provider. If the number of principals is not one, it returns "".
 func (u User) principal() string {
 	elsewhere := u.elsewhere()
 	if len(elsewhere) == 1 {
@@ -236,9 +237,9 @@ func (c *conversion) principalOfUsers(users []string, id, what string) string {
 	return id
 }
 
-// nameAll determines the name of each principal in Drover. If two principals would get the same name, neither gets it,
-// because one of them would otherwise receive the other's rights. This applies even if no binding refers to the other
-// principal.
+// nameAll determines the name of each principal in Drover. If two principals would have the same name, neither gets it,
+// because one of them would otherwise receive the rights of the other. This applies even if no binding refers to the
+// other principal.
 func (c *conversion) nameAll() {
 	providers := map[string]Provider{}
 	for _, p := range c.Mapping.Providers {
@@ -290,7 +291,8 @@ func (c *conversion) nameAll() {
 	}
 }
 
-// proposal returns the Mapping's entry for a principal, filled in as far as possible from Rancher's objects.
+// proposal returns the Mapping's entry for a principal. It fills in the entry as far as possible from Rancher's
+// objects.
 func (c *conversion) proposal(id string, providers map[string]Provider) Principal {
 	s, _ := splitPrincipal(id)
 	p := Principal{Rancher: id, Kind: s.subject()}

@@ -27,13 +27,13 @@ type Options struct {
 	Mapping Mapping
 	// SecretValues makes the export include the values of the projects' Secrets.
 	SecretValues bool
-	// Members contains the objects that were read from members. The keys are the clusters' names in Rancher.
+	// Members contains the objects that were read from members, by the clusters' names in Rancher.
 	Members map[string]Member
 }
 
 // Member contains the objects that were read from one member.
 type Member struct {
-	// Namespaces lists the namespaces of each project. The keys are the projects' names in Rancher.
+	// Namespaces lists the namespaces of each project, by the projects' names in Rancher.
 	Namespaces map[string][]string
 	Plans      []Plan
 }
@@ -47,7 +47,7 @@ type Output struct {
 	Object runtime.Object
 }
 
-// Result is everything that an export produces.
+// Result is the result of an export.
 type Result struct {
 	Objects []Output
 	// Secrets are kept separate from the other objects, because they contain secret values.
@@ -132,7 +132,7 @@ func newConversion(in Objects, o Options) *conversion {
 		chosen:   map[string]cluster{}, inside: map[string]project{}, other: map[string]bool{}, files: map[string]bool{},
 	}
 	for _, p := range o.Mapping.Principals {
-		if p.Name != "" { // entries without a name are derived again
+		if p.Name != "" { // names that were not entered are derived again
 			c.subjects.given[p.Rancher] = p
 		}
 	}
@@ -238,8 +238,8 @@ func (c *conversion) clusters() {
 	taken := names{}
 	for _, cl := range oldestFirst(c.in.Clusters, func(cl Cluster) metav1.ObjectMeta { return cl.ObjectMeta }) {
 		what := describe("Cluster", cl.ObjectMeta, cl.Spec.DisplayName)
-		// Reserve the name even if the cluster is not exported. This keeps names stable when members are exported one
-		// by one.
+		// Reserve the name even if the cluster is not exported, so that names do not change when members are exported
+		// one by one.
 		name := taken.take(cmp.Or(label(cl.Spec.DisplayName), label(cl.Name)), cl.Name)
 		if !c.Wants(cl) {
 			if cl.Name == localCluster && len(c.Clusters) == 0 {
@@ -269,7 +269,7 @@ func (c *conversion) clusters() {
 	}
 }
 
-// reportCluster reports the properties of a Rancher cluster that are missing from the exported Cluster.
+// reportCluster reports the properties of a Rancher cluster that the exported Cluster lacks.
 func (c *conversion) reportCluster(cl cluster, what string) {
 	s := cl.Spec
 	if s.DisplayName != cl.name {

@@ -23,7 +23,7 @@ const (
 	SecretsFolder = "secrets"
 )
 
-// Files returns the contents of the exported files. The keys are the files' paths.
+// Files returns the contents of the exported files by path.
 func (r Result) Files() (map[string][]byte, error) {
 	files := map[string][]byte{ReportFile: r.Report.Markdown()}
 	for _, o := range slices.Concat(r.Objects, r.Secrets) {
@@ -60,7 +60,7 @@ func object(o Output) ([]byte, error) {
 		delete(meta, "creationTimestamp")
 	}
 	if spec, ok := fields["spec"].(map[string]any); ok && fields["kind"] == "Cluster" {
-		delete(spec, "registration") // unset fields would appear as empty objects
+		delete(spec, "registration") // otherwise, unset fields would appear as empty objects
 		delete(spec, "agent")
 	}
 	text, err := yaml.Marshal(fields)

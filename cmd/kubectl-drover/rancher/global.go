@@ -12,8 +12,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// globalBindings exports the rights in clusters that global roles grant. It only reports other rights, because rights
-// to Rancher itself correspond to RBAC on the hub.
+// globalBindings exports the rights in clusters that global roles grant. It only reports their other rights, because
+// rights to Rancher itself correspond to RBAC on the hub.
 func (c *conversion) globalBindings() []pending {
 	roles, counted := map[string]GlobalRole{}, map[string]int{}
 	for _, r := range c.in.GlobalRoles {
@@ -44,8 +44,8 @@ func (c *conversion) globalBindings() []pending {
 	return g.todo
 }
 
-// inherit exports the binding for a cluster role that a global role inherits. As in Rancher, the binding applies to all
-// members that come from Rancher, except Rancher's own cluster.
+// inherit exports a binding for a cluster role that a global role inherits. As in Rancher, the binding applies to all
+// members that come from Rancher, except for Rancher's own cluster.
 func (g *granting) inherit(b GlobalBinding, inherited, what string) {
 	c, name := g.conversion, ""
 	pending := g.grant(what, "", b.Subject, inherited, func(role string, s v1.Subject) {
@@ -56,7 +56,7 @@ func (g *granting) inherit(b GlobalBinding, inherited, what string) {
 			"ClusterRoleTemplateBinding grants it in the Clusters of this workspace that have the label "+LabelFrom+". "+
 			"Exported Clusters have this label: decide whether to add it to other Clusters.", what, name)
 	})
-	if pending { // otherwise, a binding that is left out would change the name of another one
+	if pending { // otherwise, a binding that is not exported would change the name of another binding
 		name = g.taken.take(join("global", b.Name, inherited), b.Name+inherited)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// NoName in place of a principal's name in a Mapping means that no rights are granted to the principal.
+// NoName is the name for a principal in a Mapping to which no rights are granted.
 const NoName = "-"
 
 // localProvider is the provider of users who sign in to the hub with a password.
@@ -45,7 +45,7 @@ type Provider struct {
 type Principal struct {
 	Rancher string         `json:"rancher"`
 	Kind    v1.SubjectKind `json:"kind"`
-	// Name is the name in Drover that a user entered when completing the Mapping. It is empty if no name was entered, and
+	// Name is the name in Drover that a user entered to complete the Mapping. It is empty if no name was entered, and
 	// NoName if no rights should be granted to the principal.
 	Name string `json:"name"`
 	// Decided is the name that is derived from Rancher's records. Each export derives it again.
@@ -122,8 +122,8 @@ func problemOf(p Principal) string {
 	return ""
 }
 
-// validSubject reports whether a name belongs to a provider and would be accepted by a Drover binding. A name without a
-// provider would refer to a user or group that the member itself defines.
+// validSubject reports whether a name belongs to a provider and is valid in a Drover binding. A name without a provider
+// would refer to a user or group that the member itself defines.
 func validSubject(name string) bool {
 	provider, rest, found := strings.Cut(name, ":")
 	return found && provider != "" && rest != "" && len(name) <= 1024 && strings.TrimSpace(name) == name && !strings.HasSuffix(name, ":") &&

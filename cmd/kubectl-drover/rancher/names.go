@@ -35,7 +35,7 @@ func bounded(name string) string {
 	return strings.TrimRight(name[:nameLimit-9], "-") + "-" + hex.EncodeToString(sum[:4])
 }
 
-// join returns the name of an object that belongs to another object.
+// join joins parts into the name of an object that belongs to another object.
 func join(parts ...string) string {
 	var some []string
 	for _, part := range parts {
@@ -49,7 +49,7 @@ func join(parts ...string) string {
 // names assigns unique names to the objects of a kind.
 type names map[string]bool
 
-// take returns the requested name. If an older object already has that name, it returns a name that contains the ID.
+// take returns the wanted name. If an older object already has that name, it returns a name that contains the ID.
 func (n names) take(wanted, id string) string {
 	name := wanted
 	if name == "" || n[name] {

@@ -19,14 +19,14 @@ import (
 
 // Rancher's labels and annotations that the conversion reads.
 const (
-	// LabelSecretProject is a label of Secrets in Rancher's own cluster. Its value is the name of the project that the
-	// Secret is copied to.
+	// LabelSecretProject is a label of Secrets in Rancher's own cluster. Its value is the name of the project to which
+	// the Secret is copied.
 	LabelSecretProject = "management.cattle.io/project-scoped-secret"
 	// LabelSecretCluster is a label of Secrets that Rancher copies to a project. Its value is the name of the project's
 	// cluster.
 	LabelSecretCluster = "management.cattle.io/project-scoped-secret-cluster"
-	// AnnotationIgnoreNamespaces is an annotation of Secrets that Rancher copies to a project. It lists namespaces that
-	// do not get a copy.
+	// AnnotationIgnoreNamespaces is an annotation of Secrets that Rancher copies to a project. It lists namespaces to
+	// which the Secret is not copied.
 	AnnotationIgnoreNamespaces = "management.cattle.io/project-scoped-secret-ignore-namespaces"
 	// LabelProjectID is a label of Namespaces in a member. Its value identifies the namespace's project.
 	LabelProjectID = "field.cattle.io/projectId"
@@ -222,7 +222,7 @@ type Provisioned struct {
 	} `json:"status"`
 }
 
-// oldestFirst sorts objects by age, so that newer objects do not change the names of older ones.
+// oldestFirst sorts objects by age, so that new objects do not change the names of older ones.
 func oldestFirst[T any](objects []T, of func(T) metav1.ObjectMeta) []T {
 	return slices.SortedStableFunc(slices.Values(objects), func(a, b T) int {
 		x, y := of(a), of(b)

@@ -18,7 +18,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Plan is an upgrade.cattle.io/v1 Plan. Fields whose meaning is the same in Drover use Drover's types.
+// Plan is an upgrade.cattle.io/v1 Plan. Fields that have the same meaning in Drover use Drover's types.
 type Plan struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
@@ -27,7 +27,7 @@ type Plan struct {
 	} `json:"spec"`
 }
 
-// PlanPace contains the fields of a Plan for versions, nodes and times.
+// PlanPace contains the fields of a Plan that specify versions, nodes and times.
 type PlanPace struct {
 	Concurrency           int64                 `json:"concurrency"`
 	JobActiveDeadlineSecs *int64                `json:"jobActiveDeadlineSecs"`
@@ -39,7 +39,7 @@ type PlanPace struct {
 	PostCompleteDelay     string                `json:"postCompleteDelay"`
 }
 
-// PlanWork contains the fields of a Plan for the work on a node.
+// PlanWork contains the fields of a Plan that specify the work on a node.
 type PlanWork struct {
 	ServiceAccountName string                        `json:"serviceAccountName"`
 	Secrets            []v1.PlanSecret               `json:"secrets"`
@@ -231,7 +231,7 @@ func clock(text string) (string, bool) {
 	return "", false
 }
 
-// convertWindow converts a time window. If the window cannot be parsed, it pauses the Plan until a user has corrected
+// convertWindow converts a time window. If the window cannot be parsed, the Plan is paused until a user has corrected
 // the window, so that nothing runs outside the intended times.
 func convertWindow(report *Report, w PlanWindow, what string) *v1.TimeWindow {
 	const noWindow = "The window of the Plan cannot be parsed. The Plan is exported without it: set it before you resume the Plan."

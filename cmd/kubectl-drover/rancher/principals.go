@@ -16,7 +16,7 @@ type scheme struct {
 	provider, kind string
 }
 
-// splitPrincipal parses names such as "github_user://123". The scheme that it returns for other names has no provider.
+// splitPrincipal parses names such as "github_user://123". For any other name, it returns a scheme without a provider.
 func splitPrincipal(id string) (scheme, string) {
 	front, name, found := strings.Cut(id, "://")
 	if !found || name == "" {
@@ -112,7 +112,7 @@ func (p *people) noteGroups(items []GroupPrincipal) {
 	}
 }
 
-// one returns the only element of a set, or "" if the set does not have exactly one element.
+// one returns the only element of a set, or "" if the number of elements is not one.
 func one(set map[string]bool) string {
 	if len(set) != 1 {
 		return ""
@@ -129,12 +129,12 @@ var (
 	groupName = regexp.MustCompile(`^[!-9;-~]([ -9;-~]{0,254}[!-9;-~])?$`)
 )
 
-// identity is a principal's name without its provider. The name is either derived with certainty or only suggested.
+// identity is a principal's name without the provider. The name is either certain or only a suggestion.
 type identity struct {
 	decided, suggested, why string
 }
 
-// identify returns the name that a principal has at its provider.
+// identify returns the name of a principal at its provider.
 func (p *people) identify(id string) identity {
 	s, name := splitPrincipal(id)
 	switch s.provider {
@@ -220,7 +220,7 @@ func firstOf(dn string) (attribute, value string) {
 	return strings.ToLower(strings.TrimSpace(attribute)), strings.TrimSpace(value)
 }
 
-// checked drops a name that cannot belong to a user or group that signs in.
+// checked drops a name that is not valid for a user or group that signs in to the hub.
 func checked(s scheme, i identity) identity {
 	form := groupName
 	if s.subject() == v1.SubjectUser {

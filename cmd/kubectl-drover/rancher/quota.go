@@ -19,7 +19,7 @@ const quotaKeys = 24
 
 var extendedKey = regexp.MustCompile(`^(requests\.)?([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?|hugepages-[0-9]+[KMGT]i)$`)
 
-// amounts returns the limits in a quota. The keys are Kubernetes resource names.
+// amounts returns the limits in a quota, by Kubernetes resource name.
 func (q *Quota) amounts() map[string]string {
 	if q == nil {
 		return nil
@@ -47,8 +47,8 @@ func (l *ContainerLimit) amounts() (requests, limits map[string]string) {
 	return requests, limits
 }
 
-// limit sets a project's quota and defaults as far as Drover accepts them. It reports the rest, because a team could
-// use more resources if part of the quota were dropped silently.
+// limit sets a project's quota and defaults as far as Drover accepts them. It reports the rest: if part of the quota
+// were dropped silently, a team could use more resources than before.
 func (c *conversion) limit(p project, out *v1.Project, what string) {
 	whole := c.quantities(p.Spec.ResourceQuota.amounts(), what)
 	share := c.quantities(p.Spec.NamespaceDefaultResourceQuota.amounts(), what)

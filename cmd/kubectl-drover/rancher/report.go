@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Class is the class of a finding, which shows the required action.
+// Class is the class of a finding. It indicates the required action.
 type Class string
 
 // Classes of findings, in the order in which the report lists them.
@@ -20,9 +20,10 @@ const (
 	Unreadable Class = "Unreadable"
 	// Decide means that a user has to make a decision. The export has not converted the object.
 	Decide Class = "Decide"
-	// Different means that the object was exported, but does not have exactly the same meaning as in Rancher.
+	// Different means that the object was exported, but that its meaning differs from the meaning in Rancher.
 	Different Class = "Different"
-	// LeftOut means that the object was not exported, because it would grant or change more in Drover than in Rancher.
+	// LeftOut means that the object was not exported, because it would grant or change more in Drover than it does in
+	// Rancher.
 	LeftOut Class = "LeftOut"
 	// NoCounterpart means that Drover has no equivalent for the object.
 	NoCounterpart Class = "NoCounterpart"
@@ -47,11 +48,11 @@ type Finding struct {
 	Reason string `json:"reason"`
 	// Object is the Rancher object, such as "Project c-abcde/p-fghij (web)".
 	Object string `json:"object"`
-	// Detail is information that is specific to this object.
+	// Detail contains information that is specific to the object.
 	Detail string `json:"detail,omitempty"`
 }
 
-// Step is one of the steps that the user should take next.
+// Step is a step that the user should take next.
 type Step struct {
 	What     string   `json:"what"`
 	Commands []string `json:"commands,omitempty"`
@@ -91,8 +92,7 @@ func (r *Report) Count(class Class) int {
 	return n
 }
 
-// shown is the maximum number of objects that REPORT.md lists for each reason. The output of -o json contains all
-// objects.
+// shown is the maximum number of objects that REPORT.md lists per reason. The output of -o json contains all objects.
 const shown = 50
 
 // Markdown returns the content of REPORT.md.

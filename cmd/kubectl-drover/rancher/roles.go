@@ -16,8 +16,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// counterparts maps the role templates that come with Rancher to the role templates that come with Drover. All other
-// role templates are converted rule by rule.
+// counterparts maps Rancher's built-in role templates to Drover's built-in role templates. All other role templates are
+// converted rule by rule.
 func counterparts(context v1.RoleContext) map[string]string {
 	if context == v1.ContextCluster {
 		return map[string]string{"cluster-owner": "cluster-owner", "cluster-member": "cluster-member"}
@@ -38,7 +38,7 @@ func inPlaceOf() map[string]string {
 	return map[string]string{"cluster-admin": "cluster-owner", "admin": "project-owner", "edit": "project-member", "view": "project-viewer"}
 }
 
-// wider lists the resources to which Drover's counterparts grant more access than Rancher's role templates do.
+// wider lists the resources to which Drover's counterparts grant more access than Rancher's role templates.
 func wider() map[string]string {
 	const routes, probes = "grpcroutes, httproutes, tlsroutes", "podmonitors, probes"
 	return map[string]string{
@@ -84,8 +84,8 @@ func contextOf(rt RoleTemplate) v1.RoleContext {
 	return ""
 }
 
-// role returns the name in Drover for a binding's role template. If there is no such name, role adds the reason to the
-// report and returns "".
+// role returns the name in Drover of a binding's role template. If there is none, role adds the reason to the report
+// and returns "".
 func (c *conversion) role(name string, context v1.RoleContext, binding string) string {
 	rt, found := c.roles.all[name]
 	if !found {
@@ -111,7 +111,7 @@ func (c *conversion) role(name string, context v1.RoleContext, binding string) s
 	return c.write(rt, context)
 }
 
-// instead reports that a Drover role template replaces a Rancher role template, if the replacement grants more.
+// instead reports that a Drover role template replaces a Rancher role template if the replacement grants more.
 func (c *conversion) instead(name, same string) {
 	if more := wider()[name]; more != "" {
 		c.report.find(Different, "Drover's role template for the same purpose replaces one that comes with Rancher. It also grants rights on the listed resources: compare them, or use another role template in the bindings.",
@@ -126,8 +126,8 @@ const (
 	roleRefused
 )
 
-// write writes a role template and the role templates that it inherits, each only once. It returns the role template's
-// name, or "" if the role template grants no rights in members.
+// write writes a role template and the role templates that it inherits, unless they have already been written. It
+// returns the name of the role template, or "" if the role template grants no rights in members.
 func (c *conversion) write(rt RoleTemplate, context v1.RoleContext) string {
 	name := c.roles.names[rt.Name]
 	if contextOf(rt) == "" && context == v1.ContextCluster {
@@ -156,8 +156,8 @@ func (c *conversion) write(rt RoleTemplate, context v1.RoleContext) string {
 	return name
 }
 
-// inClusters is a suffix for map keys. A role template without a context gets two names in Drover. The key with the
-// suffix holds the name for cluster bindings.
+// inClusters is a suffix for map keys. A role template without a context has two names in Drover. The name for cluster
+// bindings is stored under the key with the suffix.
 const inClusters = "\x00cluster"
 
 func (c *conversion) convertRole(rt RoleTemplate, context v1.RoleContext, what string) (v1.RoleTemplateSpec, bool) {
@@ -202,7 +202,7 @@ func (c *conversion) reportRole(rt RoleTemplate, what string) {
 	}
 }
 
-// parent returns the name that an inherited role template has in Drover.
+// parent returns the name of an inherited role template in Drover.
 func (c *conversion) parent(name string, context v1.RoleContext, what string) string {
 	const missing = "An inherited role template does not exist in Drover. It is exported without those rights."
 	rt, found := c.roles.all[name]

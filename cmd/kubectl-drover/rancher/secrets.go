@@ -13,8 +13,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// secrets exports the projects' Secrets if the values of the Secrets were requested. If they were not requested,
-// secrets only reports the Secrets.
+// secrets exports the projects' Secrets if their values were requested. Otherwise, it only reports the Secrets.
 func (c *conversion) secrets() {
 	if c.in.SecretsForbidden {
 		c.report.find(Unreadable, "You may not list Secrets. Without --with-secrets, Secrets of projects are not exported, "+
@@ -64,7 +63,7 @@ func (c *conversion) secrets() {
 }
 
 // ownersOf returns the projects that Rancher copies a Secret to. Old projects with the same name in two clusters share
-// a namespace. In that case, the Secret might not show which of the projects it belongs to.
+// a namespace. In that case, it might not be clear which of the projects the Secret belongs to.
 func (c *conversion) ownersOf(s corev1.Secret) []project {
 	var owners []project
 	for _, p := range c.inside {

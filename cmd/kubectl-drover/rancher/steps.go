@@ -11,8 +11,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// steps adds the next steps. Most names in the commands are DNS labels that the export has chosen. Only the names of
-// Rancher projects have to be quoted.
+// steps adds the next steps to the report. Only the names of Rancher projects must be quoted in the commands. All other
+// names are DNS labels that the export has chosen.
 func (c *conversion) steps() {
 	add := func(what string, commands ...string) {
 		c.report.Steps = append(c.report.Steps, Step{what, commands})
@@ -60,7 +60,7 @@ func (c *conversion) signInStep(add func(string, ...string)) {
 }
 
 // wholeLimit is the maximum number of objects for one run of kustomize. The duration of a run grows faster than the
-// square of that number: 1,000 objects take 1 s, and 10,000 objects take minutes.
+// square of this number: a run with 1,000 objects takes 1 s, and a run with 10,000 objects takes minutes.
 const wholeLimit = 2000
 
 func (c *conversion) applyStep(add func(string, ...string)) {

@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package restore contains the commands that recover members after the hub was restored from a backup: they adopt
-// agents, confirm changes, and repeat revocations that the hub has lost.
+// Package restore contains the commands that recover members after the hub was restored from a backup.
+//
+// They adopt agents, confirm changes, and repeat revocations that the hub has lost.
 package restore
 
 import (
@@ -119,7 +120,7 @@ func candidates(ctx context.Context, h *cli.Hub, workspace string, names []strin
 type adoption struct {
 	// act is false if the candidates are only listed.
 	act bool
-	// strict makes a Cluster that cannot be adopted an error.
+	// strict causes an error if a Cluster cannot be adopted.
 	strict bool
 }
 
@@ -156,8 +157,7 @@ func adopt(ctx context.Context, h *cli.Hub, out io.Writer, found []candidate, ho
 	return errors.Join(append(errs, err)...)
 }
 
-// list prints the agents that would be adopted. For the other agents, it prints the reasons why they would not be
-// adopted.
+// list prints which agents would be adopted, and the reasons why other agents would not be adopted.
 func list(out io.Writer, found []candidate) error {
 	slices.SortFunc(found, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.cluster.Namespace, b.cluster.Namespace), cmp.Compare(a.cluster.Name, b.cluster.Name))

@@ -62,7 +62,7 @@ type auditCollection struct {
 	selects             func(metav1.Object) bool
 }
 
-// auditLog holds the requests in audit logs that may have revoked an agent.
+// auditLog holds the requests from audit logs that may have revoked an agent.
 type auditLog struct {
 	first time.Time // time of the earliest request of any kind, or zero if the log is empty
 	// writes is the number of requests that wrote a Secret.
@@ -73,7 +73,7 @@ type auditLog struct {
 }
 
 // readAuditLogs reads audit logs from files. The name "-" means standard input. If an error occurs, readAuditLogs
-// returns both the error and the requests that it has already read.
+// returns the error together with the requests that it has already read.
 func readAuditLogs(in io.Reader, progress io.Writer, names []string) (*auditLog, error) {
 	log := &auditLog{deleted: map[auditObject]auditRequest{}, changed: map[auditObject]auditRequest{}}
 	var errs []error

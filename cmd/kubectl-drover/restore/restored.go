@@ -73,7 +73,7 @@ Exit codes: 0 nothing is waiting, or everything that you named is confirmed; 1 s
 	return c
 }
 
-// consent describes the changes for the user to confirm.
+// consent specifies the changes that the user confirms.
 type consent struct {
 	listed bool
 	more   bool // also confirm the changes that the status counts but does not list
@@ -134,7 +134,7 @@ func allRestored(ctx context.Context, h *cli.Hub, workspace string) ([]waiter, e
 		waiting = append(waiting, waitingCluster(&clusters.Items[i]))
 	}
 	if err := h.List(ctx, &hosts, client.InNamespace(workspace)); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("list hosts: %w", err) // hubs of older releases do not have Hosts
+		return nil, fmt.Errorf("list hosts: %w", err) // older versions of the hub do not have Hosts
 	}
 	for i := range hosts.Items {
 		waiting = append(waiting, waitingHost(&hosts.Items[i]))
@@ -142,7 +142,7 @@ func allRestored(ctx context.Context, h *cli.Hub, workspace string) ([]waiter, e
 	return waiting, nil
 }
 
-// confirm prints the changes that are waiting for confirmation, and confirms the changes that the user agrees to.
+// confirm prints the changes that are waiting for confirmation, and confirms the changes that the user has agreed to.
 func confirm(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter, user consent) error {
 	var errs []error
 	confirmed := 0
@@ -179,8 +179,8 @@ func confirm(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter, u
 	return errors.Join(append(errs, err)...)
 }
 
-// printHeldPlans prints the Plans that are held back. A Plan that is held back does not start in any member until the
-// changes in all of its members have been confirmed.
+// printHeldPlans prints the Plans that are held back. Such a Plan does not start in any member until the changes in all
+// of its members have been confirmed.
 func printHeldPlans(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter) error {
 	var held []string
 	workspaces := sets.New[string]()
@@ -207,8 +207,8 @@ func printHeldPlans(ctx context.Context, h *cli.Hub, out io.Writer, waiting []wa
 	return err
 }
 
-// confirmOne annotates a Cluster or Host with the checkpoint that was listed. It fails if the changes that need
-// confirmation are no longer the same.
+// confirmOne annotates a Cluster or Host with the checkpoint that was listed. It fails if different changes are waiting
+// for confirmation by then.
 func confirmOne(ctx context.Context, h *cli.Hub, one waiter) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": one.GetResourceVersion(), "annotations": map[string]string{v1.AnnotationRestored: one.restore.Checkpoint}}})
@@ -239,7 +239,7 @@ func describeRestore(one waiter) string {
 	return text.String() + "\n"
 }
 
-// setChange describes one kind of change. It holds the sets that the status lists and the number of sets that the
+// setChange describes one type of change. It holds the sets that the status lists, and the number of sets that the
 // status omits.
 type setChange struct {
 	verb string

@@ -100,8 +100,8 @@ func NewRevoked(o *cli.Options) *cobra.Command {
 // repeat holds the flags of "revoked".
 type repeat struct {
 	managerNamespace string
-	since            time.Time // if since is zero, a request is compared with the times in the object
-	made             time.Time // time of the backup, or zero to use the manager's Lease
+	since            time.Time // if zero, a request is compared with the times in the object
+	made             time.Time // time of the backup; if zero, the manager's Lease is used
 	now              time.Time
 	act              bool
 }
@@ -118,7 +118,7 @@ func timeFlag(name, text string) (time.Time, error) {
 	return at, nil
 }
 
-// recently is the maximum age at which a renewal of the Lease proves that a manager has run since the restore.
+// recently is the maximum age of a Lease renewal that counts as proof that a manager has run since the restore.
 const recently = 10 * time.Minute
 
 // backupTime returns the time of the backup, which is needed to check whether the log is complete. If a manager has run
@@ -136,7 +136,8 @@ func (r repeat) backupTime(hub restoredObjects, known time.Time) (time.Time, err
 	return known, nil
 }
 
-// repeatRevocations prints the revocations that the hub has lost and, if the user requests this, repeats them.
+// repeatRevocations prints the revocations that the hub has lost. If the user requests it, repeatRevocations also
+// repeats them.
 func repeatRevocations(ctx context.Context, h *cli.Hub, out io.Writer, log *auditLog, r repeat) error {
 	hub, known, err := readRestored(ctx, h, r.managerNamespace)
 	if err != nil {
@@ -176,8 +177,7 @@ func repeatRevocations(ctx context.Context, h *cli.Hub, out io.Writer, log *audi
 	return errors.Join(append(errs, err)...)
 }
 
-// lacks returns the reason why the log might not contain all revocations since the backup, or nil if the log contains
-// all of them.
+// lacks returns the reason why the log might not contain all revocations since the backup, or nil if it contains them.
 func (l *auditLog) lacks(backup time.Time) error {
 	switch {
 	case l.first.IsZero():
@@ -193,8 +193,8 @@ func (l *auditLog) lacks(backup time.Time) error {
 }
 
 // readRestored reads the objects that identify the hub's agents. It also returns the time of the leader's last Lease
-// renewal. This is the latest time that is known to be before the backup. It ignores Leases of the same name in other
-// namespaces, because a user could create such a Lease to make an incomplete log look complete.
+// renewal, which is the latest time that is known to be before the backup. It ignores Leases with the same name in
+// other namespaces, because a user could create such a Lease to make an incomplete log look complete.
 func readRestored(ctx context.Context, h *cli.Hub, managerNamespace string) (restoredObjects, time.Time, error) {
 	hub := restoredObjects{members: map[types.NamespacedName]*metav1.PartialObjectMetadata{}}
 	var clusters, hosts, secrets metav1.PartialObjectMetadataList
@@ -205,7 +205,7 @@ func readRestored(ctx context.Context, h *cli.Hub, managerNamespace string) (res
 	leases.SetGroupVersionKind(schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "LeaseList"})
 	err := h.List(ctx, &hosts)
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		err = nil // hubs of older releases do not have Hosts
+		err = nil // older versions of the hub do not have Hosts
 	}
 	if err := errors.Join(err, h.List(ctx, &clusters), h.List(ctx, &secrets, client.HasLabels{v1.LabelSecretKind}),
 		h.List(ctx, &leases, client.InNamespace(managerNamespace), client.MatchingFields{"metadata.name": "drover-manager"})); err != nil {

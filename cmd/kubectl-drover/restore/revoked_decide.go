@@ -27,8 +27,8 @@ type restoredObjects struct {
 	renewed time.Time                          // last renewal of the manager's Lease, or zero if no Lease exists
 }
 
-// revocation is a restored object that was deleted or replaced after the last change that the hub knows about,
-// according to the audit log.
+// revocation is a restored object that was deleted or replaced after the last change that the hub knows about. The
+// audit log contains the deletion or replacement.
 type revocation struct {
 	member  types.NamespacedName // member name of the object itself, or of the object's Cluster or Host
 	object  *metav1.PartialObjectMetadata
@@ -36,12 +36,12 @@ type revocation struct {
 }
 
 // revocations returns the Secrets with the identity or the join token of agents that were revoked after the backup, and
-// the Clusters and Hosts that were deleted after the backup. If it cannot decide whether some Secrets were revoked, it
-// returns an error together with the results for all other Secrets. revocations is a pure function.
+// the Clusters and Hosts that were deleted after the backup. If it cannot determine whether some Secrets were revoked,
+// it returns an error together with the results for all other Secrets. It has no side effects.
 //
 // The hub has lost a request if the request is later than the hub's own state. If etcd was restored, the times in the
-// hub's objects show how recent that state is, and since is zero. If the objects were recreated from a backup, the
-// since parameter is the time of the backup.
+// hub's objects show how recent that state is, and since is zero. If the objects were recreated from a backup, since is
+// the time of the backup.
 func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, members []revocation, err error) {
 	var foreign []string
 	hub.changed = map[types.NamespacedName]time.Time{}
@@ -86,7 +86,7 @@ func memberOf(secret *metav1.PartialObjectMetadata) types.NamespacedName {
 	return types.NamespacedName{Namespace: secret.Namespace, Name: secret.Labels[v1.LabelCluster]}
 }
 
-// memberResource returns the resource, "clusters" or "hosts", that a member name belongs to.
+// memberResource returns the resource that a member name belongs to: "clusters" or "hosts".
 func memberResource(member types.NamespacedName) string {
 	if _, isHost := protocol.HostOf(member.Name); isHost {
 		return "hosts"
@@ -94,14 +94,14 @@ func memberResource(member types.NamespacedName) string {
 	return "clusters"
 }
 
-// named reports whether a Secret has the name that the hub looks up. Checking only the labels is not sufficient,
-// because users can create other Secrets with the same labels.
+// named reports whether a Secret has the name that the hub looks up. The labels alone are not sufficient, because users
+// can create other Secrets with the same labels.
 func named(secret *metav1.PartialObjectMetadata, member types.NamespacedName) bool {
 	return slices.Contains([]types.NamespacedName{registration.AgentSecret(member), registration.RegistrationSecret(member)}, client.ObjectKeyFromObject(secret))
 }
 
-// byName sorts revocations by workspace and member. The join token comes before the identity: once the identity is
-// deleted, only the audit log shows that the token must also be deleted.
+// byName sorts revocations by workspace and member. The join token comes before the identity, because once the identity
+// has been deleted, only the audit log shows that the token must also be deleted.
 func byName(a, b revocation) int {
 	return cmp.Or(cmp.Compare(a.object.Namespace, b.object.Namespace), cmp.Compare(a.member.Name, b.member.Name),
 		cmp.Compare(b.object.Name, a.object.Name))
@@ -118,7 +118,7 @@ func ownedBy(secret, owner *metav1.PartialObjectMetadata) bool {
 	return slices.ContainsFunc(secret.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == owner.UID })
 }
 
-// revoked returns the request that revoked a Secret if the hub has lost that request.
+// revoked returns the request that revoked a Secret, if the hub has lost that request.
 func (l *auditLog) revoked(hub restoredObjects, member types.NamespacedName, secret *metav1.PartialObjectMetadata, since time.Time) (auditRequest, bool) {
 	began := secret.CreationTimestamp.Time
 	gone := []auditRequest{l.deletion("secrets", secret), l.deletion(memberResource(member), hub.members[member]),

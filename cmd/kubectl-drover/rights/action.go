@@ -21,7 +21,7 @@ import (
 // groupAuthenticated is the group of all users that the member's API server has authenticated.
 const groupAuthenticated = "system:authenticated"
 
-// principal is the user or group that a question is about.
+// principal is the user or group whose rights are queried.
 type principal struct {
 	Kind v1.SubjectKind `json:"kind"`
 	Name string         `json:"name"`
@@ -52,8 +52,8 @@ func newPrincipal(name string, kind v1.SubjectKind, groups []string) (principal,
 	return principal{Kind: kind, Name: name, Groups: append(groups, groupAuthenticated)}, nil
 }
 
-// userAndGroups returns the subject of an access review. To review a group, it returns a user who belongs only to that
-// group and has no other rights.
+// userAndGroups returns the subject of an access review. For a group, it returns a user who belongs only to that group
+// and has no other rights.
 func (p principal) userAndGroups() (string, []string) {
 	if p.Kind == v1.SubjectGroup {
 		return "", []string{p.Name}
@@ -66,7 +66,7 @@ func (p principal) String() string { return string(p.Kind) + " " + p.Name }
 // action is an access.Action in its JSON form.
 type action struct {
 	access.Action
-	// everywhere reports whether the resource is namespaced and no namespace was given.
+	// everywhere is true if the resource is namespaced and no namespace was given.
 	everywhere bool
 }
 
@@ -95,8 +95,8 @@ func parseAction(ctx context.Context, verb, what string, o *options, mapper meta
 		remarks = append(remarks, fmt.Sprintf("%s are not namespaced: --namespace is ignored", a.Resource))
 	}
 	if a.Group == "" && a.Resource == "namespaces" && name != "" {
-		// For an API server, a request for a namespace is also a request in that namespace, so rights in the namespace
-		// apply to it.
+		// API servers treat a request for a namespace as a request in that namespace, so rights in the namespace apply
+		// to it.
 		a.Namespace = name
 	}
 	if o.subresource != "" {
@@ -105,7 +105,7 @@ func parseAction(ctx context.Context, verb, what string, o *options, mapper meta
 	return a, append(remarks, impersonationRemarks(a.Action)...), nil
 }
 
-// impersonationRemarks describes the limits on impersonation. The hub applies them even to callers who have the right
+// impersonationRemarks describes the limits on impersonation. The hub enforces them even for callers who have the right
 // to impersonate.
 func impersonationRemarks(a access.Action) []string {
 	switch {
@@ -120,7 +120,7 @@ func impersonationRemarks(a access.Action) []string {
 	return nil
 }
 
-// resourceKind is the resource that the name entered by the user refers to.
+// resourceKind is the resource to which the name that the user entered refers.
 type resourceKind struct {
 	resource   schema.GroupResource
 	namespaced bool
@@ -174,7 +174,7 @@ func (a action) String() string {
 	return said
 }
 
-// in describes where the action takes place, for example "in namespace web of cluster prod".
+// in returns a description of where the action takes place, for example "in namespace web of cluster prod".
 func (a action) in(cluster string) string {
 	switch {
 	case a.Namespace != "":

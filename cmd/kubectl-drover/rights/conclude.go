@@ -24,10 +24,10 @@ const (
 	cannotBeTold = "Unknown"
 )
 
-// hubOnly is a remark that is added to an answer if the member was not queried.
+// hubOnly is the remark in an answer if the member was not queried.
 const hubOnly = "these are the rights that Drover grants; the member's own roles and bindings may grant more"
 
-// explanation is the result of "why". It has the form that -o json prints.
+// explanation is the result of "why". It has the format that -o json prints.
 type explanation struct {
 	Subject   principal `json:"subject"`
 	Action    action    `json:"action"`
@@ -35,15 +35,15 @@ type explanation struct {
 	Cluster   string    `json:"cluster"`
 	// Answer is the member's answer: Allowed or Denied. It is Unknown if the member was not queried or did not answer.
 	Answer string `json:"answer"`
-	// Drover is the answer according to the hub's objects: Granted or NotGranted. It is Unknown if a role's rules are
-	// known only to the member.
+	// Drover is the answer according to the hub's objects: Granted or NotGranted. It is Unknown if only the member
+	// knows the rules of a role.
 	Drover access.Decision `json:"drover"`
 	// Member is the result of a SubjectAccessReview in the member. It is absent if the member was not queried.
 	Member *memberReview `json:"member,omitempty"`
-	// Chains lists the chains from bindings on the hub to objects in the member.
+	// Chains lists the chains that lead from bindings on the hub to objects in the member.
 	Chains []link `json:"chains,omitempty"`
 	// Missing lists the subject's bindings that do not grant the action, each with advice. The bindings that come
-	// closest to granting it are listed first.
+	// closest to granting the action come first.
 	Missing []missedBinding `json:"missing,omitempty"`
 	// Remarks explain differences between the hub and the member, and list objects that could not be read.
 	Remarks []string `json:"remarks,omitempty"`
@@ -55,7 +55,7 @@ type memberReview struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
-// link is a chain together with its state in the member.
+// link is a chain, together with the state of its objects in the member.
 type link struct {
 	access.Chain
 	// Delivered is absent if the member was not queried.
@@ -120,8 +120,7 @@ func conclude(f findings) explanation {
 	return e
 }
 
-// settled resolves a decision that is unknown because of external roles. It uses the rules that the member has for
-// these roles.
+// settled decides whether external roles grant the action. It uses the rules of these roles in the member.
 func (f findings) settled() access.Decision {
 	verdict := access.NotGranted
 	for _, d := range f.delivered {
@@ -136,8 +135,8 @@ func (f findings) settled() access.Decision {
 	return verdict
 }
 
-// unlabelled returns a project that the namespace may belong to. Whether it does depends on the namespace's label in
-// the member, which was not queried.
+// unlabelled returns a project that the namespace may belong to. The namespace's label would decide this, but the
+// member was not queried.
 func (f findings) unlabelled() string {
 	for _, m := range f.answer.Missing {
 		if f.review == nil && m.Lack == access.LackNamespace {
@@ -147,8 +146,8 @@ func (f findings) unlabelled() string {
 	return ""
 }
 
-// outcome returns the member's answer. It takes precedence over the hub's answer. The hub's objects might not have been
-// delivered to the member yet, and the member may grant more than the hub.
+// outcome returns the member's answer, which takes precedence over the hub's answer. The hub's objects might not have
+// been delivered to the member yet, and the member may grant more than the hub.
 func (f findings) outcome() string {
 	switch {
 	case f.review == nil:
@@ -174,7 +173,7 @@ func (f findings) differences(drover access.Decision) []string {
 	return nil
 }
 
-// unasked describes the facts that only a query to the member can determine.
+// unasked describes the facts that only a query to the member could determine.
 func (f findings) unasked() []string {
 	var remarks []string
 	for _, chain := range f.answer.Chains {
@@ -233,10 +232,10 @@ func (f findings) elsewhere() []string {
 	return remarks
 }
 
-// byDrover reports whether the member gives one of Drover's objects as the reason for its answer.
+// byDrover reports whether the member names one of Drover's objects as the reason for its answer.
 func (f findings) byDrover() bool { return strings.Contains(f.review.Reason, `Binding "drover:`) }
 
-// mayUseProxy reports whether a binding lets the subject use the proxy.
+// mayUseProxy reports whether a binding allows the subject to use the proxy.
 func (f findings) mayUseProxy() bool {
 	if len(f.answer.Chains) > 0 {
 		return true
@@ -318,9 +317,9 @@ func (f findings) noBinding() string {
 	return said + ": create a ClusterRoleTemplateBinding, or a ProjectRoleTemplateBinding for the namespaces of a project"
 }
 
-// fullNames returns the principals in bindings whose names consist of a provider prefix and the queried name. It
-// returns no principals if the queried name already has a prefix. This is useful because "grant" accepts alice for
-// local:alice, but a member may have its own user named alice.
+// fullNames searches bindings for principals whose names consist of a provider prefix and the queried name. It finds
+// none if the queried name already has a prefix. These names are useful because "grant" accepts alice for local:alice,
+// but a member may have its own user named alice.
 func (f findings) fullNames() []string {
 	if strings.Contains(f.who.Name, ":") {
 		return nil

@@ -30,7 +30,7 @@ type gathered struct {
 	cluster *v1.Cluster
 	// ready holds the Ready condition of each binding.
 	ready map[access.Reference]metav1.Condition
-	// unread describes the rights that the caller would need to read everything.
+	// unread describes the rights that the caller lacks to read everything.
 	unread []string
 }
 
@@ -75,7 +75,7 @@ func gather(ctx context.Context, h *cli.Hub, cluster string) (*gathered, error) 
 	return g, find(ctx, h, cluster, clusters.Items, g)
 }
 
-// missingRights describes the rights that the caller lacks and the roles that usually grant them.
+// missingRights describes the rights that the caller lacks, and the roles that usually grant them.
 func missingRights(h *cli.Hub, resources []string) []string {
 	var rights, inWorkspace []string
 	for _, resource := range resources {
@@ -138,8 +138,7 @@ func (g *gathered) noteReady() {
 	}
 }
 
-// neverJoined returns an error if no cluster has joined as this Cluster, because in that case there is no member to
-// query.
+// neverJoined returns an error if no cluster has joined as this Cluster. In that case, there is no member to query.
 func (g *gathered) neverJoined() error {
 	if g.cluster.Status.ClusterUID != "" {
 		return nil

@@ -85,8 +85,8 @@ func (o *options) reach(ctx context.Context, h *cli.Hub, g *gathered) (*memberCl
 	return m, nil
 }
 
-// ownRefusal reports whether the member's own RBAC refused a request. In that case, the request reached the member,
-// because the hub refuses only access to a member as a whole.
+// ownRefusal reports whether the member's own RBAC refused a request. Such a request has reached the member. The hub
+// itself refuses only access to a member as a whole.
 func ownRefusal(err error) bool {
 	var status apierrors.APIStatus
 	return apierrors.IsForbidden(err) && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
@@ -139,7 +139,7 @@ func (m *memberClient) selfReview(ctx context.Context, what access.Action) (auth
 	return review.Status, nil
 }
 
-// attributes returns the attributes of an action for an access review.
+// attributes converts an action to the attributes of an access review.
 func attributes(what access.Action) (*authorizationv1.ResourceAttributes, *authorizationv1.NonResourceAttributes) {
 	if what.URL != "" {
 		return nil, &authorizationv1.NonResourceAttributes{Verb: what.Verb, Path: what.URL}
@@ -162,9 +162,10 @@ const (
 
 // delivered is the state of a chain's objects in the member.
 type delivered struct {
-	// Binding is Different if the binding in the member grants a different role or has a different subject.
+	// Binding is the state of the binding. It is Different if the binding in the member grants a different role or has
+	// a different subject.
 	Binding presence `json:"binding"`
-	// Role is Different if none of the role's rules allows the action.
+	// Role is the state of the role. It is Different if no rule of the role allows the action.
 	Role presence `json:"role"`
 	// refusals are the reasons why objects are Unread.
 	refusals []error

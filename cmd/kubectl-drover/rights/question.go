@@ -3,7 +3,7 @@
 
 // Package rights contains the commands that show what users and groups may do in a member, and why.
 //
-// It evaluates the hub's objects and queries the member itself.
+// The commands evaluate the hub's objects and query the member itself.
 package rights
 
 import (
@@ -72,8 +72,9 @@ func (o *options) require(c *cobra.Command, n int, names string) {
 	}
 }
 
-// locate selects the workspace of the member. If the user names no workspace, and the workspace of the hub's context
-// does not contain the Cluster, locate selects the other workspace that contains the Cluster, if there is exactly one.
+// locate selects the workspace of the member. If the user specifies no workspace, and the workspace of the hub's
+// context does not contain the Cluster, locate looks for the Cluster in other workspaces. It selects the workspace if
+// it finds exactly one.
 func (o *options) locate(ctx context.Context, h *cli.Hub) error {
 	key := client.ObjectKey{Namespace: h.Workspace, Name: o.cluster}
 	if o.Workspace != "" || !apierrors.IsNotFound(h.Get(ctx, key, &v1.Cluster{})) {

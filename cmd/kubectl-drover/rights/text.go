@@ -71,8 +71,8 @@ func (e explanation) byHub() string {
 	return "Nor is it known whether Drover grants it.\n"
 }
 
-// relevantMisses returns the missed bindings to print. It returns none if the hub grants the action and the member does
-// not deny it. It returns only expired bindings if only the member allows the action. Otherwise it returns all of them.
+// relevantMisses returns the missed bindings to print: none if the hub grants the action and the member does not deny
+// it, only expired bindings if only the member allows the action, and all of them otherwise.
 func (e explanation) relevantMisses() []missedBinding {
 	switch {
 	case e.Drover == access.Granted && e.Answer != denied:
@@ -144,7 +144,7 @@ func ruleText(r rbacv1.PolicyRule) string {
 	return said
 }
 
-// text formats the list for users. It counts the cluster's own components but does not list them.
+// text formats the list for users. It gives the number of the cluster's own components, but does not list them.
 func (h holders) text() string {
 	var b strings.Builder
 	shown := slices.DeleteFunc(slices.Clone(h.Holders), holder.component)
@@ -168,7 +168,7 @@ func (h holders) text() string {
 	return b.String()
 }
 
-// component reports whether a subject is a component of Kubernetes itself.
+// component reports whether the subject is a component of Kubernetes itself.
 func (h holder) component() bool {
 	return h.Origin == originMember && strings.HasPrefix(h.By.Name, "system:")
 }

@@ -45,27 +45,27 @@ answer is not known.`,
 	return c
 }
 
-// holders is the result of "who-can". It has the form that -o json prints.
+// holders is the result of "who-can". It has the format that -o json prints.
 type holders struct {
 	Action    action   `json:"action"`
 	Workspace string   `json:"workspace"`
 	Cluster   string   `json:"cluster"`
 	Holders   []holder `json:"holders"`
 	Remarks   []string `json:"remarks,omitempty"`
-	// partial reports whether the list may be incomplete because some objects could not be read.
+	// partial is true if the list may be incomplete because some objects could not be read.
 	partial bool
-	// asked reports whether the member was queried.
+	// asked is true if the member was queried.
 	asked bool
 }
 
-// holder is a subject that may perform the action, together with one binding that grants the right.
+// holder is a subject that is allowed to perform the action, and one of the bindings that grant the right.
 type holder struct {
 	Subject rbacv1.Subject `json:"subject"`
-	// By is the binding that grants the right. It exists on the hub or in the member.
+	// By is the binding that grants the right. It is on the hub or in the member.
 	By      access.Reference `json:"by"`
 	Role    string           `json:"role"`
 	Expires *metav1.Time     `json:"expires,omitempty"`
-	// External is a ClusterRole whose rules are known only to the member. It is empty if the hub knows the rules.
+	// External is a ClusterRole whose rules only the member knows. It is empty if the hub knows the rules.
 	External string `json:"external,omitempty"`
 	// Effective is True if the right is in effect in the member. Otherwise, it is False or Unknown.
 	Effective metav1.ConditionStatus `json:"effective"`
@@ -79,7 +79,7 @@ const (
 	originMember = "Member"
 )
 
-// whoCan prints the subjects that may perform an action.
+// whoCan prints the subjects that are allowed to perform an action.
 func (o *options) whoCan(ctx context.Context, out io.Writer, verb, resource string) error {
 	ctx, cancel := cli.Bounded(ctx)
 	defer cancel()
@@ -126,8 +126,7 @@ func fromHub(chains []access.Chain, found []delivered) []holder {
 	return all
 }
 
-// effective returns True if the whole chain exists in the member. It returns Unknown if part of the chain could not be
-// read.
+// effective returns True if the whole chain exists in the member, and Unknown if part of the chain could not be read.
 func (d delivered) effective() metav1.ConditionStatus {
 	switch {
 	case d.Binding == present && d.Role == present:

@@ -88,7 +88,7 @@ func (o *options) inquire(ctx context.Context, verb, resource string) (*inquiry,
 		q.remarks = append(q.remarks, fmt.Sprintf("workspace %s has no cluster %s: the answer is for %s/%s",
 			cli.Visible(selected), cli.Visible(o.cluster), cli.Visible(h.Workspace), cli.Visible(o.cluster)))
 	}
-	names := mapperOf(h.Config) // most of a member's resources also exist on the hub
+	names := mapperOf(h.Config) // the hub also serves most resources of a member
 	if q.member, err = o.reach(ctx, h, g); err != nil {
 		q.remarks = append(q.remarks, fmt.Sprintf("the member was not queried: %v", err))
 	} else {

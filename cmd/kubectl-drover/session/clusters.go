@@ -18,10 +18,10 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// reachable is the list of Clusters that the user can reach, as returned by the hub's /v1/clusters.
+// reachable is the list of Clusters that the user can reach. It has the format of /v1/clusters on the hub.
 type reachable struct {
 	Items []reachableCluster `json:"items"`
-	// Incomplete reports whether the list may be incomplete.
+	// Incomplete is true if the list may be incomplete.
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 
@@ -31,7 +31,7 @@ type reachableCluster struct {
 	Ready     string `json:"ready"`
 	Reason    string `json:"reason,omitempty"`
 	Version   string `json:"version,omitempty"`
-	// Direct is the Cluster's own address. Users can use it to reach the Cluster without the hub. It is nil if the
+	// Direct is the Cluster's own address, at which users can reach the Cluster without the hub. It is nil if the
 	// Cluster has no such address.
 	Direct *directAccess `json:"direct,omitempty"`
 }
@@ -142,8 +142,8 @@ func (l reachable) text(workspace, selector string) string {
 	return table
 }
 
-// noClusters returns a message that no Cluster was found. It does not reveal whether the workspace exists, because
-// users without rights there must not learn that.
+// noClusters returns a message that says that no Cluster was found. It does not reveal to users without rights in the
+// workspace whether the workspace exists.
 func noClusters(workspace, selector string) string {
 	what := "any Cluster"
 	if selector != "" {
@@ -159,8 +159,8 @@ func noClusters(workspace, selector string) string {
 	return "You cannot reach any Cluster: ask an administrator for a binding.\n"
 }
 
-// reachableOf requests the Clusters that the arguments may refer to. For an argument that includes a workspace, it
-// queries only that workspace, because the hub then takes more of the user's rights into account.
+// reachableOf requests the Clusters that the arguments may refer to. If an argument includes a workspace, it queries
+// only that workspace, because the hub then considers more of the user's rights.
 func reachableOf(ctx context.Context, session *login.Session, names []string) (reachable, error) {
 	var all reachable
 	asked := map[string]bool{}

@@ -70,9 +70,9 @@ cluster.`,
 }
 
 // trustworthy returns an error for a cluster that could pass the token to another party. The author of a ClusterProfile
-// chooses the cluster's address, the token's audience, and the connection settings. trustworthy rejects a
-// ClusterProfile with a proxy or a TLS server name, because these settings would let another server impersonate the
-// cluster. The hub never writes such a ClusterProfile.
+// chooses the cluster's address, the token's audience, and the connection settings. trustworthy rejects proxies and TLS
+// server names, because they would allow another server to impersonate the cluster. The hub never writes a
+// ClusterProfile with such settings.
 func (c call) trustworthy() error {
 	var config struct {
 		Audience string `json:"audience"`
@@ -134,7 +134,7 @@ func (o *options) userToken(c *cobra.Command, s signing, server string) error {
 		return fmt.Errorf("the cluster's address %s is not at the hub %s: your tokens are not sent there", cli.Plain(server),
 			cli.Plain(o.HubName))
 	}
-	o.cluster = cluster // a ClusterProfile with a wrong CA or proxy can get a token only for this cluster
+	o.cluster = cluster // a ClusterProfile with a wrong CA or proxy can obtain a token only for this cluster
 	return o.getToken(c, s)
 }
 

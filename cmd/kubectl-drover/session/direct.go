@@ -22,8 +22,8 @@ import (
 const (
 	// answerLimit is how long a Cluster's own address may take to respond. If it takes longer, the hub is preferred.
 	answerLimit = 2 * time.Second
-	// renewLimit is how long the hub may take to renew a token that is still valid. If it takes longer, the next attempt
-	// follows after renewPause.
+	// renewLimit is how long the hub may take to renew a token that is still valid. If it takes longer, the next
+	// attempt starts after renewPause.
 	renewLimit, renewPause = 3 * time.Second, 30 * time.Second
 )
 
@@ -32,13 +32,13 @@ type directAccess struct {
 	Server string `json:"server"`
 	// CA is PEM-encoded. If it is empty, the computer's own CAs are trusted.
 	CA string `json:"caBundle,omitempty"`
-	// Mode is APIServer if the address belongs to the Cluster's API server instead of its agent.
+	// Mode is APIServer if the address belongs to the Cluster's API server rather than to its agent.
 	Mode v1.AuthorizedEndpointMode `json:"mode,omitempty"`
 }
 
-// answers reports whether a Cluster's own address currently serves the user. If an agent serves the address, the
-// address works if the agent rejects a request without a token. An API server rejects such a request even if it does
-// not accept the hub's tokens. For an API server, the request therefore carries the token that kubectl would send.
+// answers reports whether a Cluster's own address currently serves the user. For an agent, answers sends a request
+// without a token, which a working agent rejects. An API server rejects such a request even if it does not accept the
+// hub's tokens. answers therefore also sends it a request with the token that kubectl would send.
 func (c reachableCluster) answers(ctx context.Context, token func(context.Context) (string, error)) bool {
 	if c.Direct == nil {
 		return false
@@ -62,8 +62,8 @@ func (c reachableCluster) answers(ctx context.Context, token func(context.Contex
 	return code == http.StatusOK || code == http.StatusForbidden
 }
 
-// ask returns the status code of the response to a request, or 0 if there is no response. The request carries the token
-// unless the token is empty.
+// ask sends a request and returns the status code of the response, or 0 if there is no response. The request carries
+// the token, unless the token is empty.
 func (d *directAccess) ask(ctx context.Context, client *http.Client, token string) int {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -82,7 +82,7 @@ func (d *directAccess) ask(ctx context.Context, client *http.Client, token strin
 	return resp.StatusCode
 }
 
-// directToken returns a function that uses the session to get a token for a Cluster's own address.
+// directToken returns a function that uses the session to obtain a token for a Cluster's own address.
 func directToken(session *login.Session, c reachableCluster) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		ctx, cancel := context.WithTimeout(ctx, renewLimit)
@@ -100,8 +100,8 @@ func directToken(session *login.Session, c reachableCluster) func(context.Contex
 // hub.
 func directAudience(issuer, cluster string) string { return issuer + "/k8s/clusters/" + cluster }
 
-// addDirect adds a context with the Cluster's own address to a kubeconfig, in addition to the context for access
-// through the hub. It returns the name of the new context, or "" if the Cluster has no address of its own.
+// addDirect adds a context with the Cluster's own address to a kubeconfig. This context supplements the context for
+// access through the hub. It returns the name of the new context, or "" if the Cluster has no address of its own.
 func addDirect(config *clientcmdapi.Config, session *login.Session, c reachableCluster, hub string) string {
 	if c.Direct == nil || session.User != "" {
 		return ""
@@ -118,8 +118,8 @@ func addDirect(config *clientcmdapi.Config, session *login.Session, c reachableC
 	return name
 }
 
-// getDirectToken prints a token for a Cluster's own address. It stores the token, and renews it after half of its
-// lifetime, because the token is needed while the hub is down.
+// getDirectToken prints a token for a Cluster's own address. It stores the token and renews it after half of its
+// lifetime, because a valid token is needed while the hub is down.
 func (o *options) getDirectToken(c *cobra.Command, s signing, store login.Store, issuer string) error {
 	now := store.Now()
 	kept, there := login.DirectToken{}, false
@@ -153,7 +153,7 @@ func (o *options) getDirectToken(c *cobra.Command, s signing, store login.Store,
 	return printDirect(c, kept, now)
 }
 
-// fetchDirect gets a token from the hub and stores it.
+// fetchDirect requests a token from the hub and stores it.
 func (o *options) fetchDirect(
 	ctx context.Context, c *cobra.Command, s signing, store login.Store, issuer string,
 ) (login.DirectToken, error) {

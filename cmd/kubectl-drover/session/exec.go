@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// envCluster is the environment variable that names the Cluster, in the form WORKSPACE/NAME.
+	// envCluster is the environment variable that contains the name of the Cluster, in the form WORKSPACE/NAME.
 	envCluster = "DROVER_CLUSTER"
 	// execGrace is how long a command may take to exit after an interrupt.
 	execGrace = 5 * time.Second
@@ -111,14 +111,14 @@ type outcome struct {
 	// Stdout and Stderr contain the beginning of the command's output, at most 1 MiB each.
 	Stdout string `json:"stdout,omitempty"`
 	Stderr string `json:"stderr,omitempty"`
-	// Truncated reports whether some of the command's output is missing from Stdout or Stderr.
+	// Truncated is true if some of the command's output is missing from Stdout or Stderr.
 	Truncated bool `json:"truncated,omitempty"`
 }
 
 // outcomes holds the outcome for each Cluster, ordered by name.
 type outcomes struct {
 	Items []outcome `json:"items"`
-	// Incomplete reports whether there may be more Clusters for which the command was not run.
+	// Incomplete is true if there may be more Clusters, for which the command was not run.
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 

@@ -13,8 +13,8 @@ import (
 // maxLine is the maximum length of a buffered line, in bytes. A longer line is printed in pieces.
 const maxLine = 64 << 10
 
-// merged prints the output lines of several Clusters. It prints only whole lines, and starts each line with the name of
-// the Cluster.
+// merged prints the output lines of several Clusters. It prints only whole lines, and puts the name of the Cluster in
+// front of each line.
 type merged struct {
 	to io.Writer
 
@@ -70,7 +70,7 @@ type bounds struct {
 	more bool // whether output was dropped
 }
 
-// Write always succeeds, but keeps only the bytes that still fit.
+// Write keeps only the bytes that still fit. It always succeeds.
 func (b *bounds) Write(text []byte) (int, error) {
 	kept := text[:min(len(text), maxCaptured-b.Len())]
 	b.more = b.more || len(kept) < len(text)

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// execInfo is the environment variable in which kubectl passes information to an exec plugin.
+// execInfo is the environment variable that kubectl uses to pass information to an exec plugin.
 const execInfo = "KUBERNETES_EXEC_INFO"
 
 // NewGetToken returns the command "get-token".
@@ -64,7 +64,7 @@ func (o *options) session() (login.Store, string, error) {
 		return store, "", fmt.Errorf("read your sessions: %w", err)
 	}
 	raw, err := o.RawConfig()
-	if err != nil { // the unreadable kubeconfig may determine the hub, so the only session must not be used instead
+	if err != nil { // the unreadable kubeconfig may determine the hub, so the only session must not be used
 		return store, "", fmt.Errorf("read kubeconfig: %w: correct it, or select the hub's URL with --hub", err)
 	}
 	if o.HubName != "" {
@@ -87,7 +87,7 @@ func (o *options) session() (login.Store, string, error) {
 }
 
 // mayUseOnlySession returns an error if the kubeconfig determines, or may determine, the hub. In that case, the only
-// session must not be used, because it may belong to a different hub.
+// session must not be used, because it may be for a different hub.
 func (o *options) mayUseOnlySession(raw *clientcmdapi.Config) error {
 	name, guessed, err := o.FindHub(raw)
 	switch known := err == nil && !guessed && cli.LeadsToHub(raw, name); {
@@ -121,9 +121,9 @@ func (o *options) serversOf(raw *clientcmdapi.Config) []string {
 	return servers
 }
 
-// chooseHub returns the hub of the first matching server. If no server matches, it returns the hub of the only session.
-// If a server belongs to a hub that the user has no session for, chooseHub returns an error instead of using a session
-// for a different hub.
+// chooseHub returns the hub of the first server that matches a session. If no server matches, it returns the hub of the
+// only session. If a server belongs to a hub for which the user has no session, chooseHub returns an error instead of
+// using a session for a different hub.
 func chooseHub(sessions []*login.Session, servers ...string) (string, error) {
 	if issuer, found := hubOf(sessions, servers); found {
 		return issuer, nil
@@ -192,8 +192,8 @@ func (o *options) getToken(c *cobra.Command, s signing) error {
 	return printCredential(c, token, metav1.NewTime(until))
 }
 
-// freshSession returns the session for a hub. The session's token is not about to expire. If necessary, it asks the
-// user to sign in, unless s.quiet is set.
+// freshSession returns the session for a hub, with a token that is not about to expire. If necessary, it asks the user
+// to sign in, unless s.quiet is set.
 func (o *options) freshSession(
 	ctx context.Context, c *cobra.Command, s signing, store login.Store, issuer string,
 ) (*login.Session, error) {
@@ -254,8 +254,8 @@ func caller(info string, in *os.File) call {
 	return call(said.Spec)
 }
 
-// ca returns the hub's CA from the kubeconfig. With this CA, users can sign in even if they have never signed in on
-// this computer.
+// ca returns the hub's CA from the kubeconfig. With this CA, users can sign in on a computer on which they have never
+// signed in before.
 func (c call) ca(issuer string) []byte {
 	if c.Cluster != nil && strings.HasPrefix(c.Cluster.Server, issuer+"/") {
 		return c.Cluster.CertificateAuthorityData

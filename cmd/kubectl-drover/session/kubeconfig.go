@@ -202,7 +202,7 @@ func (f kubeconfigFile) remove() error {
 
 // revokeAll revokes the tokens for a kubeconfig that could not be written.
 func revokeAll(ctx context.Context, session *login.Session, tokens []scriptToken) error {
-	ctx, cancel := cli.Bounded(context.WithoutCancel(ctx)) // also after an interrupt
+	ctx, cancel := cli.Bounded(context.WithoutCancel(ctx)) // revoke even after an interrupt
 	defer cancel()
 	var all []error
 	for _, token := range tokens {
@@ -230,8 +230,8 @@ func tokenFor(
 	return made, nil
 }
 
-// countContexts returns the number of contexts for the Clusters. Access through the hub and a Cluster's own address
-// each need one context.
+// countContexts returns the number of contexts for the Clusters. Each Cluster has a context for access through the hub,
+// and another one for its own address if it has one.
 func countContexts(clusters []reachableCluster) int {
 	n := len(clusters)
 	for _, c := range clusters {
@@ -259,12 +259,12 @@ func addContext(config *clientcmdapi.Config, session *login.Session, c reachable
 type entry struct {
 	user, server string
 	ca           []byte
-	// exec is how the user entry gets tokens. If it is nil, the user entry is not changed.
+	// exec is the command that provides tokens for the user entry. If it is nil, the user entry is not changed.
 	exec *clientcmdapi.ExecConfig
 }
 
-// setContext sets a context in a kubeconfig, together with its cluster entry and its user entry. An existing context
-// keeps its other settings, such as its namespace. Each entry stays in the file that it was read from.
+// setContext sets a context in a kubeconfig, and its cluster entry and user entry. An existing context keeps its other
+// settings, such as its namespace. Each entry stays in the file that it was read from.
 func setContext(config *clientcmdapi.Config, name string, to entry) {
 	cluster, auth, context := clientcmdapi.NewCluster(), clientcmdapi.NewAuthInfo(), clientcmdapi.NewContext()
 	if was := config.Clusters[name]; was != nil {
@@ -284,7 +284,7 @@ func setContext(config *clientcmdapi.Config, name string, to entry) {
 	}
 }
 
-// execCredential returns a configuration that makes kubectl run this plugin with the given arguments to get tokens.
+// execCredential returns a configuration that makes kubectl run this plugin with the given arguments to obtain tokens.
 func execCredential(args ...string) *clientcmdapi.ExecConfig {
 	return &clientcmdapi.ExecConfig{
 		APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Command: cli.PluginCommand, Args: args,

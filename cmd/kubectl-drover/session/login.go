@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// signInLimit is the default of --timeout. The login page is valid for 10 minutes.
+// signInLimit is the default value of --timeout. The login page is valid for 10 minutes.
 const signInLimit = 5 * time.Minute
 
 // options holds the flags of the commands in this package.
@@ -35,7 +35,7 @@ type options struct {
 	namespace string
 	caFile    string // the CA file for --hub=URL with --context
 	changes   bool   // the command may change something, so the hub must not be guessed
-	fansOut   bool   // the current context must determine the session, even if only one session exists
+	fansOut   bool   // the current context must determine the session, even if there is only one session
 }
 
 // signing holds the flags for signing in.
@@ -95,7 +95,7 @@ const cacheDir = "KUBECACHEDIR"
 func sessions() (login.Store, error) {
 	store := login.Store{Now: time.Now, Waiting: waiting}
 	if cache := os.Getenv(cacheDir); cache != "" {
-		if !filepath.IsAbs(cache) { // sessions in the working directory may come from another user
+		if !filepath.IsAbs(cache) { // another user may have put sessions in the working directory
 			return login.Store{}, fmt.Errorf("%s is %q: it must be an absolute path", cacheDir, cache)
 		}
 		store.Dir = filepath.Join(cache, "drover")
@@ -150,7 +150,7 @@ func (o *options) login(c *cobra.Command, raw string, s signing) error {
 	return nil
 }
 
-// rememberLogin records a hub in the kubeconfig. If this fails, it only prints a warning, because the user is already
+// rememberLogin records a hub in the kubeconfig. If this fails, it only prints a warning, because the user has already
 // signed in.
 func (o *options) rememberLogin(ctx context.Context, out io.Writer, session *login.Session) {
 	if err := o.loginContext(ctx, session); err != nil {

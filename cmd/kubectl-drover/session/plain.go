@@ -37,13 +37,13 @@ type plainHub struct {
 	// url and ca are the address and the CA of the hub's proxy. They are empty if the proxy is not known.
 	url string
 	ca  []byte
-	// published are the addresses that the hub publishes. They are only read if url is empty.
+	// published are the addresses that the hub publishes. They are read only if url is empty.
 	published []string
 }
 
-// plain returns the hub that the kubeconfig points to. If the hub's context gets its tokens from this plugin, plain
-// returns an error, because the user has to sign in. The context's credentials are meant only for the context's own
-// server and for the proxy that the kubeconfig configures for the same hub. They must not be sent to any other URL,
+// plain returns the hub that the kubeconfig points to. If the hub's context obtains its tokens from this plugin, plain
+// returns an error, because the user has to sign in. The context's credentials are intended only for the context's own
+// server, and for the proxy that the kubeconfig specifies for the same hub. They must not be sent to any other URL,
 // such as the value of --hub.
 func (o *options) plain(ctx context.Context) (*plainHub, error) {
 	raw, err := o.RawConfig()
@@ -102,7 +102,7 @@ func (p *plainHub) session(userAgent string) (*login.Session, error) {
 
 // unknownProxy returns the error for a hub whose proxy has an unknown address. If the API server of the context
 // publishes the address, the error contains the command to run. The address is not used without the user's consent,
-// because the user's credentials are sent there.
+// because the user's credentials would be sent there.
 func (p *plainHub) unknownProxy(hasToken bool) error {
 	url, context := "https://HUB", cli.Quoted(p.context)
 	file := "FILE is needed if this computer does not trust the hub's certificate: ask the hub's administrator for the CA"
@@ -122,8 +122,8 @@ func (p *plainHub) unknownProxy(hasToken bool) error {
 }
 
 // signedInOrPlain returns the session of a user who has signed in. If the user has not signed in, it returns a session
-// with the kubeconfig's own credentials. It rejects flags that choose the user, because they have no effect in the
-// kubeconfig that the calling commands write.
+// with the kubeconfig's own credentials. It rejects flags that choose the user, because they would have no effect in
+// the kubeconfig that the calling commands write.
 func (o *options) signedInOrPlain(ctx context.Context) (*login.Session, error) {
 	if choosesUser(o.Options) {
 		return nil, errors.New("flags that choose the user, such as --as, --token and --user, are not supported here: " +
@@ -146,7 +146,7 @@ func choosesUser(o *cli.Options) bool {
 }
 
 // sessionOrPlain returns the session of a user who has signed in. If the user has not signed in, it returns the hub
-// that the kubeconfig points to. All commands choose between the two in this way, so that they act as the same user.
+// that the kubeconfig points to. All commands use this function, so that they all act as the same user.
 func sessionOrPlain(ctx context.Context, o *options) (*login.Session, *plainHub, error) {
 	session, err := o.signedIn(ctx)
 	if !errors.Is(err, login.ErrSignedOut) {

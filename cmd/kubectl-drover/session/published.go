@@ -24,12 +24,12 @@ import (
 // managerNamespace is the namespace of the manager, unless an administrator chose another one.
 const managerNamespace = "drover-system"
 
-// publishable matches the addresses that a manager publishes. They become part of commands that users copy into shells.
+// publishable matches valid published addresses. They become part of commands that users copy into shells.
 var publishable = regexp.MustCompile(`^https://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]+)?$`)
 
-// published returns the addresses that the manager of a hub publishes in a ConfigMap. It returns none if the user may
-// not read the ConfigMap. Only the manager and administrators of the hub can write it, so the addresses are as
-// trustworthy as the API server that returned them, which may belong to a member.
+// published returns the addresses that the manager of a hub publishes in a ConfigMap. It returns none if the user is
+// not allowed to read the ConfigMap. Only the manager and administrators of the hub can write the ConfigMap. The
+// addresses are therefore as trustworthy as the API server that returned them, which may belong to a member.
 func published(ctx context.Context, h *cli.Hub) []string {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
@@ -40,7 +40,7 @@ func published(ctx context.Context, h *cli.Hub) []string {
 	return publishedIn(found)
 }
 
-// publishedIn returns the addresses in the ConfigMap. It omits values in a form that a manager does not publish.
+// publishedIn returns the addresses in the ConfigMap. It omits values that a manager would not publish.
 func publishedIn(found *corev1.ConfigMap) []string {
 	var all []string
 	for _, server := range strings.Fields(found.Data[protocol.KeyServers]) {
@@ -69,9 +69,9 @@ func publishedAt(ctx context.Context, o *cli.Options, raw *clientcmdapi.Config, 
 	return published(ctx, h)
 }
 
-// origin returns the context from which the user selects a member, if the context's API server publishes the address of
-// the session's hub. This does not prove that the context points to the hub. origin returns "" if the kubeconfig
-// already has a context for that hub.
+// origin returns the context that is current when the user selects a member, if the context's API server publishes the
+// address of the session's hub. This does not prove that the context points to the hub. origin returns "" if the
+// kubeconfig already has a context for that hub.
 func (o *options) origin(ctx context.Context, session *login.Session) string {
 	raw, err := o.Loading.GetStartingConfig()
 	if err != nil {
@@ -87,10 +87,10 @@ func (o *options) origin(ctx context.Context, session *login.Session) string {
 	return name
 }
 
-// If the current context may point to a hub's API server, publishedSession returns an error that names the user's
-// session for that hub. It uses the addresses that the API server publishes, because the kubeconfig does not have them.
-// The session itself is not used: the API server may belong to a member, which must not choose the hub that a command
-// acts on. publishedSession returns nil if there is no such session, or if flags choose the user.
+// publishedSession returns an error that names the user's session for a hub if the API server of the current context
+// publishes the address of that hub. The kubeconfig does not contain the address. The session itself is not used: the
+// API server may belong to a member, which must not choose the hub that a command acts on. publishedSession returns nil
+// if there is no such session, or if flags choose the user.
 func (o *options) publishedSession(ctx context.Context) error {
 	store, err := sessions()
 	if err != nil {

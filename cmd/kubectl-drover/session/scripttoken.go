@@ -23,7 +23,7 @@ import (
 
 const pathTokens = "/v1/auth/tokens"
 
-// scriptToken is the hub's description of a script token.
+// scriptToken is a script token as described by the hub.
 type scriptToken struct {
 	ID          string     `json:"id"`
 	Description string     `json:"description,omitempty"`
@@ -44,7 +44,7 @@ func (l scriptTokens) Names() []string {
 	return cli.Map(l.Items, func(t scriptToken) string { return t.ID })
 }
 
-// wantedToken is a request for a script token. The hub chooses defaults for empty fields.
+// wantedToken is a request for a script token. The hub sets defaults for empty fields.
 type wantedToken struct {
 	Description string `json:"description,omitempty"`
 	Cluster     string `json:"cluster,omitempty"`
@@ -86,7 +86,7 @@ func newTokenCreate(o *options) *cobra.Command {
 				if _, err := c.ErrOrStderr().Write([]byte(b.String())); err != nil {
 					return err
 				}
-				_, err = fmt.Fprintln(c.OutOrStdout(), cli.Plain(made.Token)) // scripts use only the token
+				_, err = fmt.Fprintln(c.OutOrStdout(), cli.Plain(made.Token)) // only the token, for scripts
 				return err
 			})
 		},
@@ -100,8 +100,8 @@ func newTokenCreate(o *options) *cobra.Command {
 	return c
 }
 
-// checkReach returns an error if the user cannot reach the Cluster <namespace>/<name>, because a token for that Cluster
-// would be useless. If cluster is empty, the token is for all Clusters.
+// checkReach returns an error if the user cannot reach the Cluster <namespace>/<name>. A token for such a Cluster would
+// be useless. If cluster is empty, the token is for all Clusters.
 func checkReach(ctx context.Context, session *login.Session, cluster string) error {
 	if cluster == "" {
 		return nil

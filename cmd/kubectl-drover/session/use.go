@@ -80,8 +80,8 @@ member can publish it, too: run the command only if you know that the context le
 	return c
 }
 
-// parseUse returns the name of the Cluster to use, back, or "" for the hub itself. It also sets HubName. This is
-// necessary because the value of --hub is optional: a URL after --hub is parsed as an argument.
+// parseUse returns the name of the Cluster to use, the constant back, or "" for the hub itself. It also sets HubName.
+// This is necessary because the value of --hub is optional: a URL after --hub is parsed as an argument.
 func (o *options) parseUse(hub string, args []string) (string, error) {
 	if hub == hubItself {
 		hub = ""
@@ -120,8 +120,9 @@ func (o *options) useCluster(c *cobra.Command, cluster string) error {
 	})
 }
 
-// adviceToRemember returns the command that makes a context the hub's context. The plugin does not do so on its own,
-// because a member controls the addresses that its API server publishes, and could become the hub for all commands.
+// adviceToRemember returns the command that makes a context the hub's context. The plugin does not do so without the
+// user's consent: a member controls the addresses that its API server publishes, and could become the hub for all
+// commands.
 func adviceToRemember(context string, session *login.Session) string {
 	ca, file := "", ""
 	if len(session.CA) > 0 {
@@ -173,8 +174,8 @@ func (o *options) useHub(c *cobra.Command) error {
 	})
 }
 
-// proxyOf returns the address and the CA of the hub's proxy that --hub assigns to a context. The address is "" unless
-// the user specifies both a hub and a context.
+// proxyOf returns the address and the CA of the hub's proxy that --hub assigns to a context. The address is empty
+// unless the user specifies both a hub and a context.
 func (o *options) proxyOf(raw *clientcmdapi.Config, name string) (url string, ca []byte, err error) {
 	if o.Overrides.CurrentContext == "" || o.HubName == "" {
 		if o.caFile != "" {
@@ -260,7 +261,7 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 	current bool) (string, error) {
 	last := len(clusters) - 1
 	ownAddress := current && last >= 0 && clusters[last].answers(ctx, directToken(session, clusters[last]))
-	config, err := o.Loading.GetStartingConfig() // read again, to preserve other programs' changes
+	config, err := o.Loading.GetStartingConfig() // read again to preserve changes by other programs
 	if err != nil {
 		return "", fmt.Errorf("read kubeconfig: %w", err)
 	}
@@ -301,8 +302,8 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 }
 
 // rememberHub returns the context in the kubeconfig that points to the API server of a session's hub, or "" if there is
-// no such context. If selected is set, it marks the context as the most recently selected hub. It never marks a context
-// unless the context's hub is certain.
+// none. If selected is set, it marks the context as the most recently selected hub. It does not mark a context if it is
+// uncertain which hub the context belongs to.
 func rememberHub(config *clientcmdapi.Config, session *login.Session, selected bool) (string, error) {
 	name, err := cli.NamedHub(config, session.Issuer)
 	if err != nil || name == session.Issuer || cli.BaseOf(config, name) != session.Issuer {
@@ -326,7 +327,7 @@ func markHub(config *clientcmdapi.Config, name string, session *login.Session) e
 const probeLimit = 3 * time.Second
 
 // loginContext adds a context for the hub's own API to the kubeconfig if the hub's API server accepts the user's
-// tokens. It marks that context as the most recently selected hub.
+// tokens. It marks the context as the most recently selected hub.
 func (o *options) loginContext(ctx context.Context, session *login.Session) error {
 	session.UserAgent = o.UserAgent()
 	path := cli.PathLocal + "/apis/authentication.k8s.io/v1/selfsubjectreviews"

@@ -97,8 +97,8 @@ func askHub(ctx context.Context, s *login.Session, path string, into any) error 
 	return callHub(ctx, s, http.MethodGet, path, nil, into)
 }
 
-// callHub sends a request as the user of a session and reads the response. The JSON body of the request is the content
-// parameter. The request has no body if content is nil.
+// callHub sends a request as the user of a session and reads the response. It sends content as JSON, or no body if
+// content is nil.
 func callHub(ctx context.Context, s *login.Session, method, path string, content, into any) error {
 	client, err := s.Client, error(nil)
 	if client == nil {

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package users contains the commands that create users with a password, and the commands that set passwords.
+// Package users contains the commands that create users who sign in with a password, and that set passwords.
 package users
 
 import (
@@ -105,8 +105,8 @@ func withAccount(c *cobra.Command, o *cli.Options, a account,
 	return err
 }
 
-// createUser creates a User with a password. It grants rights last, because a User with the same name that someone else
-// created must not receive them.
+// createUser creates a User with a password. It grants rights last, so that a User with the same name that someone else
+// created does not receive them.
 func createUser(ctx context.Context, h *cli.Hub, a account) (string, error) {
 	if err := checkClusterRole(ctx, h, a.clusterRole); err != nil {
 		return "", err
@@ -139,7 +139,7 @@ func createUser(ctx context.Context, h *cli.Hub, a account) (string, error) {
 }
 
 // checkClusterRole returns an error if the hub has no ClusterRole with the given name. The hub would accept a binding
-// to a missing role, but the binding would grant nothing. checkClusterRole does nothing if the name is empty or the
+// to a missing role, but the binding would grant nothing. checkClusterRole does nothing if the name is empty or if the
 // caller is not allowed to read ClusterRoles.
 func checkClusterRole(ctx context.Context, h *cli.Hub, name string) error {
 	if err := rbacv1.AddToScheme(h.Scheme()); err != nil || name == "" {

@@ -67,10 +67,10 @@ type result struct {
 	err     error
 }
 
-// callback handles the redirect request. It accepts only one such request.
+// callback handles the redirect request. It accepts only one.
 type callback struct {
 	issuer                 *Issuer
-	ctx                    context.Context // the context of the command, because the command outlives the request
+	ctx                    context.Context // the context of the command, which outlives the request
 	oauth                  oauth2.Config
 	state, nonce, verifier string
 	used                   atomic.Bool
@@ -147,7 +147,7 @@ func OpenBrowser(ctx context.Context, url string) error {
 	case "windows":
 		name, args = "rundll32", []string{"url.dll,FileProtocolHandler", url}
 	}
-	// if the command starts a browser, the browser keeps running
+	// if the command starts a browser, the browser must keep running
 	command := exec.CommandContext(context.WithoutCancel(ctx), name, args...)
 	if err := command.Start(); err != nil {
 		return err

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package login signs a user in to a hub's issuer, and stores the user's tokens in the user's home directory.
+// Package login signs a user in to a hub's issuer and stores the tokens in the user's home directory.
 package login
 
 import (
@@ -32,11 +32,11 @@ const (
 	// request.
 	maxResponse  = 8 << 20
 	requestLimit = 30 * time.Second
-	// maxPause is the longest pause between polls that a hub can request, in seconds.
+	// maxPause is the longest pause between polls that a hub may request, in seconds.
 	maxPause = 5
 )
 
-// ErrRefused is returned when the issuer refuses to renew the user's token. The user has to sign in again.
+// ErrRefused is returned if the issuer refuses to renew the user's token. The user has to sign in again.
 var ErrRefused = errors.New("the session has ended")
 
 // metadata contains the fields of the issuer's metadata that oidc.Provider does not return (RFC 8414, RFC 8628, RFC
@@ -49,7 +49,7 @@ type metadata struct {
 	NamesIssuer bool     `json:"authorization_response_iss_parameter_supported"`
 }
 
-// Issuer is the issuer of a hub that users sign in to. Create one with Discover.
+// Issuer is the issuer of a hub that users sign in to. Use Discover to create an Issuer.
 type Issuer struct {
 	// URL is the URL of the hub. CA is the hub's PEM-encoded CA. If CA is empty, the computer's own CAs are trusted.
 	URL string
@@ -64,8 +64,8 @@ type Issuer struct {
 // pagePath is the path of the hub's page under the hub's URL.
 const pagePath = "/ui"
 
-// ParseURL normalizes the URL of a hub to the format of an issuer URL, which uses https, is in lower case, and contains
-// neither port 443 nor a trailing slash. ParseURL also accepts an address of the hub's page, as shown by browsers.
+// ParseURL converts the URL of a hub to the format of an issuer URL, which uses https, is in lower case, and contains
+// neither port 443 nor a trailing slash. ParseURL also accepts the address of the hub's page that browsers show.
 func ParseURL(raw string) (string, error) {
 	if !strings.Contains(raw, "://") {
 		raw = "https://" + raw
@@ -110,7 +110,7 @@ func Discover(ctx context.Context, issuer string, ca []byte) (*Issuer, error) {
 		return nil, fmt.Errorf("%s does not support PKCE (S256): is it a hub of Drover?", issuer)
 	}
 	i.verifier = provider.Verifier(&oidc.Config{ClientID: clientID})
-	e.AuthStyle = oauth2.AuthStyleInParams // to detect the style, x/oauth2 would redeem the code twice
+	e.AuthStyle = oauth2.AuthStyleInParams // x/oauth2 would redeem the code twice to detect the style
 	i.oauth = oauth2.Config{ClientID: clientID, Scopes: []string{oidc.ScopeOpenID}, Endpoint: e}
 	if slices.Contains(m.Scopes, scopeOffline) {
 		i.oauth.Scopes = append(i.oauth.Scopes, scopeOffline)

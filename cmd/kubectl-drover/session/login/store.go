@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	// margin is the remaining validity below which a token is no longer used. It allows for the duration of requests
-	// and for differences between clocks.
+	// margin is how long before its expiry a token is no longer used. It allows for the duration of requests and for
+	// clock skew.
 	margin = 30 * time.Second
-	// lockPause is the polling interval for a lock that another process holds.
+	// lockPause is how often to check whether another process has released a lock.
 	lockPause = 50 * time.Millisecond
 	// lockNotice is how long a command waits for a lock before it informs the user. Refreshing a token normally takes less
 	// time.
@@ -53,8 +53,8 @@ type Session struct {
 	Notice string `json:"-"`
 	// UserAgent is the User-Agent header of the plugin. It is not stored.
 	UserAgent string `json:"-"`
-	// Client sends authenticated requests for a user who has not signed in. It uses the kubeconfig's user entry that User
-	// names. If Client is set, Issuer is only the address of the hub. Client and User are not stored.
+	// Client sends authenticated requests for a user who has not signed in. User is the user entry of the kubeconfig
+	// that Client uses. If Client is set, Issuer is only the address of the hub. Client and User are not stored.
 	Client *http.Client `json:"-"`
 	User   string       `json:"-"`
 }
@@ -78,7 +78,7 @@ func (t DirectToken) Usable(now time.Time) bool { return t.Token != "" && now.Be
 func (t DirectToken) Half() time.Time { return t.From.Add(t.Until.Sub(t.From) / 2) }
 
 // maxDirect is the maximum number of tokens for Clusters' own addresses in a session. Each of these tokens is as long
-// as the session's own token.
+// as the token of the session itself.
 const maxDirect = 64
 
 // KeepDirect stores a token for a Cluster's own address in the session for an issuer.
@@ -119,7 +119,7 @@ func (s *Session) Until() time.Time { return s.Expires.Add(-margin) }
 
 func (s *Session) usable(now time.Time) bool { return now.Before(s.Until()) }
 
-// Store keeps sessions in a directory. Each issuer has one file. Several processes may use it at the same time.
+// Store stores sessions in a directory, in one file per issuer. Several processes may use it at the same time.
 type Store struct {
 	Dir string
 	Now func() time.Time
@@ -150,13 +150,13 @@ func (s Store) Load(issuer string) (*Session, error) {
 	return session, err
 }
 
-// Permissions that only the owner may have on the directory of the sessions.
+// Permissions on the directory with the sessions that other users must not have.
 const (
 	closed    fs.FileMode = 0o077
 	unwritten fs.FileMode = 0o022
 )
 
-// open opens the directory of the sessions. It returns an error if the directory belongs to another user of this
+// open opens the directory with the sessions. It returns an error if the directory belongs to another user of this
 // computer, or if other users have any of the forbidden permissions. Such users could read tokens, or add a session
 // with their own tokens and CA.
 func (s Store) open(forbidden fs.FileMode) (*os.Root, error) {
@@ -205,7 +205,7 @@ func (s Store) List() ([]*Session, error) {
 		return nil, fmt.Errorf("list sessions: %w", err)
 	}
 	defer func() { _ = dir.Close() }()
-	files, err := fs.ReadDir(dir.FS(), ".") // filepath.Glob would treat characters in the directory's path as a pattern
+	files, err := fs.ReadDir(dir.FS(), ".") // filepath.Glob would interpret the directory's path as a pattern
 	if err != nil {
 		return nil, fmt.Errorf("list sessions: %w", err)
 	}
@@ -226,7 +226,7 @@ func (s Store) List() ([]*Session, error) {
 }
 
 // Fresh returns the session for an issuer, with a token that is not about to expire. If the session has to be renewed,
-// one process calls renew, and other processes wait for the result. renew receives the old session, or nil if there is
+// one process calls renew and other processes wait for the result. renew receives the old session, or nil if there is
 // none.
 func (s Store) Fresh(ctx context.Context, issuer string, renew func(context.Context, *Session) (*Session, error)) (*Session, error) {
 	if session, err := s.Load(issuer); err == nil && session.usable(s.Now()) {
