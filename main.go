@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// version is set at build time.
+// version is set by the linker at build time.
 var version = "v0.1.0-dev"
 
 func main() { os.Exit(config.Main("drover manager", version, run)) }

@@ -1,10 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bounds adds missing bounds to the specs in generated CRDs.
+// Command bounds adds missing size limits to the specs in generated CRDs.
 //
-// Markers set the bounds of the fields that Drover defines itself. They cannot set the bounds of fields in
-// Kubernetes' own types, such as selectors, affinities and variables. "make generate" runs this command.
+// Markers set the limits for fields that Drover defines. They cannot set limits for fields of Kubernetes types, such as
+// selectors, affinities and environment variables. "make generate" runs this command.
 package main
 
 import (
@@ -16,13 +16,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Bounds that real values never reach. Linux accepts at most 128 KiB for an argument or environment variable, and API
+// Limits that real values never reach. Linux accepts at most 128 KiB for an argument or environment variable, and API
 // servers accept at most 256 KiB of annotations.
 const (
 	maxItems      = 1024
 	maxProperties = 256
 	maxText       = 4096
-	maxSyntax     = 256 // for formats with a syntax
+	maxSyntax     = 256 // for values in formats with a fixed syntax
 	maxLong       = 64 << 10
 	maxAnnotation = 256 << 10
 )

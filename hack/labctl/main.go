@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command labctl builds the lab's programs and runs a control plane manually.
+// Command labctl builds the programs of the lab and runs a control plane for manual tests.
 package main
 
 import (
@@ -83,7 +83,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	return fmt.Errorf("unknown command %q\n%s", args[0], usage)
 }
 
-// version returns the version of the sources that the Go linker recorded in this binary.
+// version returns the source version that the Go linker recorded in this binary.
 func version() string {
 	if info, found := debug.ReadBuildInfo(); found && info.Main.Version != "" {
 		return info.Main.Version

@@ -29,7 +29,7 @@ Clusters with real nodes, as FILE describes them (docs/lab/README.md); they take
 
 `
 
-// runNodes runs commands for real nodes. It returns false if the command is not one of them.
+// runNodes runs a command for real nodes. It returns false if args contain a different command.
 func runNodes(ctx context.Context, args []string, out, progress io.Writer) (bool, error) {
 	if known, err := nodes.RunProcess(args); known {
 		return true, err
