@@ -233,7 +233,7 @@ func TestSessionsAreListedAndEnded(t *testing.T) {
 	sees(t, p, "StaticText: The session has ended.")
 	eventually(t, p, rows, "Hub’s page This session|1 h ago|1 h ago|2126-11-27|")
 	for code, want := range map[int]string{http.StatusUnauthorized: "Sign in to this hub to see your sessions.",
-		http.StatusNotFound: "Users cannot sign in to this hub.",
+		http.StatusNotFound:           "Users cannot sign in to this hub.",
 		http.StatusServiceUnavailable: "Your sessions cannot be listed."} {
 		f.on("GET "+path, func(map[string]any) (int, any) { return code, map[string]any{"message": "no"} })
 		at(p, "#/")
