@@ -147,7 +147,8 @@ func TestSessionsOfOthersCannotBeFoundOrEnded(t *testing.T) {
 	}
 	for name, id := range map[string]string{
 		"another user's": theirs, "a token for scripts": script.ID[:32], "capitals": strings.ToUpper(theirs),
-		"short": theirs[:31], "another Secret": "..%2fdrover-sign-in", "encoded": "%" + fmt.Sprintf("%x", theirs[0]) + theirs[1:], "empty": "%20",
+		"short": theirs[:31], "another Secret": "..%2fdrover-sign-in",
+		"encoded": "%" + fmt.Sprintf("%x", theirs[0]) + theirs[1:], "empty": "%20",
 		"a refresh token": alice.Refresh, "an access token": alice.Access, "long": strings.Repeat("a", 4<<10),
 	} {
 		if got := f.end(id, mallory.Access); got.code != unknown.code || got.body != unknown.body {
