@@ -146,8 +146,9 @@ func TestSessionsOfOthersCannotBeFoundOrEnded(t *testing.T) {
 		t.Fatalf("an unknown ID: %d %s, want 404", unknown.code, unknown.body)
 	}
 	for name, id := range map[string]string{
-		"another user's": theirs, "a token for scripts": script.ID[:32], "capitals": strings.ToUpper(theirs), "short": theirs[:31],
-		"another Secret": "..%2fdrover-sign-in", "encoded": "%" + fmt.Sprintf("%x", theirs[0]) + theirs[1:], "empty": "%20",
+		"another user's": theirs, "a token for scripts": script.ID[:32], "capitals": strings.ToUpper(theirs),
+		"short": theirs[:31], "another Secret": "..%2fdrover-sign-in",
+		"encoded": "%" + fmt.Sprintf("%x", theirs[0]) + theirs[1:], "empty": "%20",
 		"a refresh token": alice.Refresh, "an access token": alice.Access, "long": strings.Repeat("a", 4<<10),
 	} {
 		if got := f.end(id, mallory.Access); got.code != unknown.code || got.body != unknown.body {
@@ -158,7 +159,8 @@ func TestSessionsOfOthersCannotBeFoundOrEnded(t *testing.T) {
 
 	// The label is the same for a new user with the name.
 	former := f.current(mallory.Access)
-	password := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1.UserSecretPrefix + f.user.Name}}
+	password := &corev1.Secret{}
+	password.Namespace, password.Name = f.namespace, v1.UserSecretPrefix+f.user.Name
 	for _, object := range []client.Object{f.user, password} {
 		if err := f.Client.Delete(t.Context(), object); err != nil {
 			t.Fatal(err)
@@ -212,7 +214,8 @@ func TestOnlySessionsListAndEndSessions(t *testing.T) {
 		http.MethodPost: http.StatusMethodNotAllowed, http.MethodOptions: http.StatusMethodNotAllowed} {
 		got := f.send(browser, method, address, nil, http.Header{"Origin": {"https://evil.example"},
 			"Access-Control-Request-Method": {http.MethodDelete}, "Access-Control-Request-Headers": {"authorization"}})
-		if got.code != want || got.header.Get("Access-Control-Allow-Origin")+got.header.Get("Access-Control-Allow-Methods") != "" {
+		permitted := got.header.Get("Access-Control-Allow-Origin") + got.header.Get("Access-Control-Allow-Methods")
+		if got.code != want || permitted != "" {
 			t.Errorf("%s from another site: %d %v, want %d and no permission", method, got.code, got.header, want)
 		}
 	}
@@ -235,7 +238,8 @@ func TestSessionOfAnotherReplicaCanBeEnded(t *testing.T) {
 	f.cache.Client = f.Client
 	f.ended(other)
 	secret := &corev1.Secret{}
-	if err := f.Client.Get(t.Context(), f.key(sessions.Prefix+id), secret); err != nil || len(secret.Data["revoked"]) == 0 {
+	err := f.Client.Get(t.Context(), f.key(sessions.Prefix+id), secret)
+	if err != nil || len(secret.Data["revoked"]) == 0 {
 		t.Errorf("the session is %v (%v), want it to be kept as revoked, so that its code stays used", secret.Data, err)
 	}
 }

@@ -166,7 +166,7 @@ func listOwn[T cli.List](o *options, path string) func(*cobra.Command, []string)
 	}
 }
 
-// revokeOwn returns the RunE function of a command that revokes the user's sessions or tokens, and reports each of them.
+// revokeOwn returns the RunE function of a command that revokes the user's sessions or tokens, and reports each.
 func (o *options) revokeOwn(path string) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, ids []string) error {
 		return o.withSession(c, func(ctx context.Context, session *login.Session) error {

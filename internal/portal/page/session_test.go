@@ -208,10 +208,13 @@ func TestSessionsAreListedAndEnded(t *testing.T) {
 		maps.Copy(more, map[string]any{"id": id, "client": client, "started": started, "expires": "2126-11-27T00:00:00Z"})
 		return more
 	}
-	items := []any{one("a1", "page", map[string]any{"current": true, "renewed": started}), one("b2", "device", map[string]any{}),
-		one("c3", "<img src=x>\u202e", map[string]any{})}
+	items := []any{one("a1", "page", map[string]any{"current": true, "renewed": started}),
+		one("b2", "device", map[string]any{}), one("c3", "<img src=x>\u202e", map[string]any{})}
 	f.on("GET "+path, func(map[string]any) (int, any) { return http.StatusOK, map[string]any{"items": items} })
-	f.on("DELETE "+path+"/b2", func(map[string]any) (int, any) { items = items[:1]; return http.StatusOK, map[string]any{} })
+	f.on("DELETE "+path+"/b2", func(map[string]any) (int, any) {
+		items = items[:1]
+		return http.StatusOK, map[string]any{}
+	})
 	at(p, "#/account")
 	rows := `[...document.querySelectorAll("[aria-labelledby] table tbody")].slice(0, 1).flatMap(t => [...t.rows]
 		.map(r => [...r.cells].map(c => c.textContent.trim()).join("|"))).join("; ")`
@@ -230,7 +233,8 @@ func TestSessionsAreListedAndEnded(t *testing.T) {
 	sees(t, p, "StaticText: The session has ended.")
 	eventually(t, p, rows, "Hub’s page This session|1 h ago|1 h ago|2126-11-27|")
 	for code, want := range map[int]string{http.StatusUnauthorized: "Sign in to this hub to see your sessions.",
-		http.StatusNotFound: "Users cannot sign in to this hub.", http.StatusServiceUnavailable: "Your sessions cannot be listed."} {
+		http.StatusNotFound:           "Users cannot sign in to this hub.",
+		http.StatusServiceUnavailable: "Your sessions cannot be listed."} {
 		f.on("GET "+path, func(map[string]any) (int, any) { return code, map[string]any{"message": "no"} })
 		at(p, "#/")
 		at(p, "#/account")

@@ -118,7 +118,7 @@ func (l load) measure(b *testing.B) {
 	b.ReportMetric(float64(runtime.NumGoroutine()-goroutines)/each, "goroutines/stream")
 	if l.idle > 0 {
 		asked, before := reviews.Load(), cpu(b)
-		time.Sleep(l.idle)
+		<-time.After(l.idle)
 		b.ReportMetric(float64((cpu(b)-before).Microseconds())/l.idle.Seconds()/each, "µs-CPU/idle-s/stream")
 		b.ReportMetric(float64(reviews.Load()-asked)/l.idle.Seconds()/each, "reviews/s/stream")
 	}

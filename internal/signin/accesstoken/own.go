@@ -25,8 +25,8 @@ type Own struct {
 	log      *quietlog.Log
 }
 
-// NewOwn returns an Own. It handles one request per user at a time, because listing a user's Secrets scans all labels in
-// the cache.
+// NewOwn returns an Own. It handles one request per user at a time, because listing a user's Secrets scans all labels
+// in the cache.
 func NewOwn(v *Verifier, log *quietlog.Log) *Own {
 	gate := limit.NewGate(limit.Bounds{User: 1, All: 4, Queue: 64, QueueUser: 4, Wait: Seen}, limit.Observer{})
 	return &Own{v, gate, log}
@@ -42,9 +42,9 @@ type Owner struct {
 // Action handles the request of an Owner. It returns the response.
 type Action func(http.ResponseWriter, *http.Request, Owner) (any, error)
 
-// Handler returns a handler that responds with the result of an Action and the given status code. It accepts only bearer
-// tokens of a session that are valid for all clusters. Script tokens and tokens for one cluster must neither create other
-// tokens nor end sessions. Browsers do not add bearer tokens to the requests of other sites.
+// Handler returns a handler that responds with the result of an Action and the given status code. It accepts only
+// bearer tokens of a session that are valid for all clusters. Script tokens and tokens for one cluster must neither
+// create other tokens nor end sessions. Browsers do not add bearer tokens to the requests of other sites.
 func (o *Own) Handler(code int, do Action) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		answer, err := o.serve(w, r, do)

@@ -127,8 +127,8 @@ func (s Session) ID() string { return strings.TrimPrefix(s.Name, Prefix) }
 // Client returns the client that the user signed in with.
 func (s Session) Client() string { return cmp.Or(string(s.Data[KeyClient]), ClientKubectl) }
 
-// Open reports whether a session belongs to the given user and has not ended. Users can have the same label, or the same
-// name as an earlier user.
+// Open reports whether a session belongs to the given user and has not ended. Users can have the same label, or the
+// same name as an earlier user.
 func (s Session) Open(principal, uid string, now time.Time) bool {
 	return s.Labels[v1.LabelSecretKind] == v1.SecretKindSession && s.Principal() == principal && s.UID() == uid &&
 		!s.Revoked() && now.Before(s.Ends())

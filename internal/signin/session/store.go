@@ -127,7 +127,9 @@ func (s *Store) Of(ctx context.Context, principal, uid string) ([]Session, error
 			all = append(all, one)
 		}
 	}
-	slices.SortFunc(all, func(a, b Session) int { return cmp.Or(b.Began().Compare(a.Began()), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(all, func(a, b Session) int {
+		return cmp.Or(b.Began().Compare(a.Began()), cmp.Compare(a.Name, b.Name))
+	})
 	return all, nil
 }
 
