@@ -106,9 +106,10 @@ installer() {
 deploy() {
 	refuse_less_than_installed
 	render >"$work/all.yaml"
+	definitions >"$work/crds.yaml"
 	# The CRDs come first, because the API server takes a moment to learn of them.
-	definitions | "${kubectl[@]}" apply --server-side --force-conflicts -f -
-	definitions | "${kubectl[@]}" wait --for=condition=Established --timeout=60s -f -
+	"${kubectl[@]}" apply --server-side --force-conflicts -f "$work/crds.yaml"
+	"${kubectl[@]}" wait --for=condition=Established --timeout=60s -f "$work/crds.yaml"
 	"${kubectl[@]}" apply --server-side --force-conflicts -f "$work/all.yaml"
 	"${kubectl[@]}" --namespace drover-system rollout status deployment/drover-manager --timeout=5m
 	if [[ -n ${PROVISION:-} ]]; then
