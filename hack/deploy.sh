@@ -37,7 +37,11 @@ die() {
 
 warn() { printf 'deploy: warning: %s\n' "$*" >&2; }
 
-kustomize_build() { go tool -modfile=hack/tools/kustomize.mod kustomize build "$1"; }
+# With -n, "go tool" prints the path of the program that it has built.
+kustomize_build() {
+	kustomize=${kustomize:-$(go tool -modfile=hack/tools/kustomize.mod -n kustomize)}
+	"$kustomize" build "$1"
+}
 
 require_settings() {
 	[[ -n ${IMG:-} ]] || die "IMG is missing: set it to the image to run, for example IMG=registry.example.com/drover:v0.1.0"

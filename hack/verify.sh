@@ -61,10 +61,11 @@ nested_modules_build() {
 }
 
 overlays_build() {
-	local rc=0 file dir
+	local rc=0 file dir kustomize
+	kustomize=$(go tool -modfile=hack/tools/kustomize.mod -n kustomize) || return 1
 	while read -r file; do
 		dir=$(dirname "$file")
-		if ! go tool -modfile=hack/tools/kustomize.mod kustomize build "$dir" >"$work/out.yaml"; then
+		if ! "$kustomize" build "$dir" >"$work/out.yaml"; then
 			rc=1
 		elif [[ ! -s $work/out.yaml ]]; then
 			echo "kustomize build $dir: the output is empty" >&2
