@@ -37,7 +37,11 @@ die() {
 
 warn() { printf 'deploy: warning: %s\n' "$*" >&2; }
 
-kustomize_build() { go tool -modfile=hack/tools/kustomize.mod kustomize build "$1"; }
+# With -n, "go tool" prints the path of the program that it has built.
+kustomize_build() {
+	kustomize=${kustomize:-$(go tool -modfile=hack/tools/kustomize.mod -n kustomize)}
+	"$kustomize" build "$1"
+}
 
 require_settings() {
 	[[ -n ${IMG:-} ]] || die "IMG is missing: set it to the image to run, for example IMG=registry.example.com/drover:v0.1.0"
@@ -106,9 +110,10 @@ installer() {
 deploy() {
 	refuse_less_than_installed
 	render >"$work/all.yaml"
+	definitions >"$work/crds.yaml"
 	# The CRDs come first, because the API server takes a moment to learn of them.
-	definitions | "${kubectl[@]}" apply --server-side --force-conflicts -f -
-	definitions | "${kubectl[@]}" wait --for=condition=Established --timeout=60s -f -
+	"${kubectl[@]}" apply --server-side --force-conflicts -f "$work/crds.yaml"
+	"${kubectl[@]}" wait --for=condition=Established --timeout=60s -f "$work/crds.yaml"
 	"${kubectl[@]}" apply --server-side --force-conflicts -f "$work/all.yaml"
 	"${kubectl[@]}" --namespace drover-system rollout status deployment/drover-manager --timeout=5m
 	if [[ -n ${PROVISION:-} ]]; then

@@ -29,22 +29,23 @@ func (d *demo) build(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer unlock()
-	own, source := nodes, "./hack/demo/nodes"
+	own := nodes
 	if d.state.Nodes == realNodes {
-		own, source = pod, "./hack/demo/pod"
+		own = pod
 	}
-	for _, program := range []struct{ name, source string }{
-		{"drover-" + manager, "."}, {"drover-" + agent, "./agent"}, {"drover-" + own, source}, {plugin, "./cmd/kubectl-drover"},
+	// A single command reads the packages that the programs share only once.
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+version,
+		"-o", cache+"/", ".", "./agent", "./hack/demo/"+own, "./cmd/kubectl-drover")
+	cmd.Dir = d.files.root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Stderr = d.out // the first build downloads modules for minutes and prints their names
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%w: see above what the compiler says", err)
+	}
+	for built, name := range map[string]string{
+		"drover": "drover-" + manager, agent: "drover-" + agent, own: "drover-" + own, plugin: plugin,
 	} {
-		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w -X main.version="+version,
-			"-o", filepath.Join(cache, program.name), program.source)
-		cmd.Dir = d.files.root
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		cmd.Stderr = d.out // the first build downloads modules for minutes and prints their names
-		if err := cmd.Run(); err != nil {
-			return "", fmt.Errorf("%s: %w: see above what the compiler says", program.name, err)
-		}
-		if err := install(filepath.Join(cache, program.name), d.files.bin(program.name)); err != nil {
+		if err := install(filepath.Join(cache, built), d.files.bin(name)); err != nil {
 			return "", err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/trust"
+	"github.com/drover-dev/drover/test/framework"
 )
 
 // The manager's namespace and ServiceAccount on the hub, as defined in config/.
@@ -29,20 +31,25 @@ const (
 	managerAccount   = "drover-manager"
 )
 
+// kindsLimit is how long the API server may take to serve the kinds of the hub. It usually takes less than a second.
+const kindsLimit = 30 * time.Second
+
 // installHub applies the same objects as "make deploy", except the manager's Deployment, because no node can run it.
 func (d *demo) installHub(ctx context.Context) (string, error) {
 	// The kinds are applied first, because the API server must know them before it accepts the role templates.
 	if err := d.applyFolders(ctx, nil, "config/crd"); err != nil {
 		return "", err
 	}
-	if _, err := d.kubectl(ctx, nil, "--kubeconfig", d.hub.kubeconfig, "wait", "--for=condition=Established", "--timeout=30s", "crd", "--all"); err != nil {
+	waiting, stop := context.WithTimeoutCause(ctx, kindsLimit, fmt.Errorf("not within %s", kindsLimit))
+	defer stop()
+	if err := framework.AwaitKinds(waiting, d.hub.client); err != nil {
 		return "", err
 	}
 	return "", d.applyFolders(ctx, []string{"config/manager/namespace.yaml", "hack/demo/rights/hub.yaml"},
 		"config/policy", "config/roles", "config/rbac")
 }
 
-// applyFolders runs a single command that applies files and the resources of the kustomizations in folders.
+// applyFolders applies files and the resources of the kustomizations in folders.
 func (d *demo) applyFolders(ctx context.Context, files []string, folders ...string) error {
 	paths := slices.Clone(files)
 	for _, folder := range folders {
@@ -56,7 +63,7 @@ func (d *demo) applyFolders(ctx context.Context, files []string, folders ...stri
 	if err != nil {
 		return err
 	}
-	return d.apply(ctx, d.hub, manifests)
+	return d.hub.apply(ctx, manifests)
 }
 
 // listResources reads a kustomization that only lists resources. It does not use kustomize, because building

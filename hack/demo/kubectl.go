@@ -13,22 +13,15 @@ import (
 
 // kubectl runs the demo's kubectl in the root of the source tree and returns its output. The error contains its
 // standard error.
-func (d *demo) kubectl(ctx context.Context, stdin []byte, args ...string) (string, error) {
+func (d *demo) kubectl(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, d.files.bin("kubectl"), args...)
 	cmd.Dir = d.files.root
 	// The discovery cache must be removed together with the demo, because the next demo may use the same ports.
 	cmd.Env = append(minimalEnvironment(), "KUBECACHEDIR="+d.files.file("kube-cache"), "KUBERC=off")
-	cmd.Stdin = bytes.NewReader(stdin)
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(complaint.String()))
 	}
 	return out.String(), nil
-}
-
-// apply applies manifests in a plane as the plane's administrator.
-func (d *demo) apply(ctx context.Context, p *plane, manifests []byte) error {
-	_, err := d.kubectl(ctx, manifests, "--kubeconfig", p.kubeconfig, "apply", "--server-side", "--force-conflicts", "-f", "-")
-	return err
 }

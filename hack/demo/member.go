@@ -83,7 +83,7 @@ func (d *demo) applyClusters(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := d.apply(ctx, d.hub, manifests); err != nil {
+	if err := d.hub.apply(ctx, manifests); err != nil {
 		return "", err
 	}
 	return "", d.eachManaged(ctx, func(ctx context.Context, m managed) error {
@@ -153,7 +153,7 @@ func (d *demo) applyManifests(ctx context.Context) (string, error) {
 				return err
 			}
 		}
-		return d.apply(ctx, m.plane, manifest)
+		return m.plane.apply(ctx, manifest)
 	})
 }
 
@@ -227,5 +227,5 @@ func (d *demo) grantMember(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return "", d.apply(ctx, d.member, rights)
+	return "", d.member.apply(ctx, rights)
 }

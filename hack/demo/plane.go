@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/lab"
 )
 
@@ -119,6 +120,11 @@ func openPlane(ctx context.Context, kubeconfig string) (*plane, error) {
 		return nil, fmt.Errorf("reach %s: %w", config.Host, err)
 	}
 	return &plane{kubeconfig: kubeconfig, config: config, client: c}, nil
+}
+
+// apply applies manifests as the plane's administrator.
+func (p *plane) apply(ctx context.Context, manifests []byte) error {
+	return framework.Apply(ctx, p.client, manifests, client.ForceOwnership)
 }
 
 // answers returns nil if an API server serves a path to the user of a kubeconfig. Otherwise, it returns the reason.

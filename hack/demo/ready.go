@@ -88,7 +88,7 @@ func (d *demo) agentLog(ctx context.Context, m managed) string {
 	if d.state.Nodes != realNodes {
 		return tail(d.files.log(m.agent))
 	}
-	log, err := d.kubectl(ctx, nil, "--kubeconfig", m.plane.kubeconfig, "-n", protocol.AgentNamespace,
+	log, err := d.kubectl(ctx, "--kubeconfig", m.plane.kubeconfig, "-n", protocol.AgentNamespace,
 		"logs", "deployment/"+protocol.AgentName, "--tail=12")
 	if err != nil {
 		return err.Error()
@@ -125,7 +125,7 @@ func (d *demo) summarize(ctx context.Context) error {
 	for _, line := range []string{
 		"--kubeconfig .demo/hub.kubeconfig get clusters -A", "--kubeconfig .demo/proxy.kubeconfig get namespaces",
 	} {
-		output, err := d.kubectl(ctx, nil, strings.Fields(line)...)
+		output, err := d.kubectl(ctx, strings.Fields(line)...)
 		if err != nil {
 			return err
 		}

@@ -212,12 +212,12 @@ func (d *demo) writeImages() (map[string]string, error) {
 func (d *demo) awaitPods(ctx context.Context) (string, error) {
 	return "", d.eachManaged(ctx, func(ctx context.Context, m managed) error {
 		of := []string{"--kubeconfig", m.plane.kubeconfig, "-n", protocol.AgentNamespace}
-		_, err := d.kubectl(ctx, nil, append(slices.Clone(of), "rollout", "status", "deployment/"+protocol.AgentName, "--timeout", podLimit.String())...)
+		_, err := d.kubectl(ctx, append(slices.Clone(of), "rollout", "status", "deployment/"+protocol.AgentName, "--timeout", podLimit.String())...)
 		if err == nil {
 			return nil
 		}
 		// the error is ignored, because the first error is more informative
-		seen, _ := d.kubectl(ctx, nil, append(slices.Clone(of), "get", "pods,events")...)
+		seen, _ := d.kubectl(ctx, append(slices.Clone(of), "get", "pods,events")...)
 		return fmt.Errorf("%w\n%s", err, seen)
 	})
 }

@@ -28,6 +28,9 @@ func (r release) bundle(ctx context.Context) error {
 	if err := r.checkInstaller(); err != nil {
 		return err
 	}
+	if err := r.removeBundles(); err != nil {
+		return err
+	}
 	work, err := os.MkdirTemp("", "drover-bundle-")
 	if err != nil {
 		return err
@@ -50,6 +53,15 @@ func (r release) bundle(ctx context.Context) error {
 		return err
 	}
 	return r.pack(filepath.Join(r.dist, r.bundleName()+".tar"), work)
+}
+
+// removeBundles removes the bundles of former builds. Otherwise, the provenance would list them as files of this build.
+func (r release) removeBundles() error {
+	former, err := filepath.Glob(filepath.Join(r.dist, "drover-*-offline.tar"))
+	for _, path := range former {
+		err = errors.Join(err, os.Remove(path))
+	}
+	return err
 }
 
 func (r release) bundleName() string { return "drover-" + r.version + "-offline" }

@@ -77,8 +77,12 @@ func TestTheBundleIsTheSameWhenItIsMadeAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.bundle(t.Context()); err != nil {
+	former := filepath.Join(r.dist, "drover-v1.2.2-offline.tar")
+	if err := errors.Join(os.WriteFile(former, first, 0o644), r.bundle(t.Context())); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := os.Stat(former); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the bundle of the former version: got %v, want it removed", err)
 	}
 	second, err := os.ReadFile(path)
 	if err != nil || !bytes.Equal(first, second) {

@@ -84,7 +84,7 @@ type release struct {
 	// root is the source folder, and dist is the folder for the results.
 	root, dist string
 	version    string
-	// revision is the commit, or "" if there is no repository.
+	// revision is the commit, or "" if there is no repository, or if the sources differ from the commit.
 	revision string
 	// image is the name of the image in its archive.
 	image     string
@@ -101,7 +101,7 @@ func newRelease(ctx context.Context, getenv func(string) string) (release, error
 	}
 	r := release{
 		root: root, dist: filepath.Join(root, "dist"),
-		version: or(getenv("VERSION"), "v0.1.0-dev"), revision: git(ctx, root, "rev-parse", "HEAD"),
+		version: or(getenv("VERSION"), "v0.1.0-dev"), revision: revision(ctx, root),
 		platforms: strings.Split(or(getenv("PLATFORMS"), "linux/amd64,linux/arm64"), ","),
 	}
 	r.image = or(getenv("IMG"), "drover:"+r.version)
@@ -135,6 +135,16 @@ func or(value, otherwise string) string {
 		return otherwise
 	}
 	return value
+}
+
+// revision returns the commit that the sources in a folder are from. It returns "" if there is none, because the
+// provenance of a release must not name a commit that does not have the sources.
+func revision(ctx context.Context, dir string) string {
+	if git(ctx, dir, "status", "--porcelain") != "" {
+		say("the sources have changes that are not committed, so nothing names a commit")
+		return ""
+	}
+	return git(ctx, dir, "rev-parse", "HEAD")
 }
 
 // git returns the output of a git command. It returns "" if there is no repository.

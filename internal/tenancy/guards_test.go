@@ -72,7 +72,7 @@ func (m fixture) as(name string, more ...rbacv1.PolicyRule) client.Client {
 	m.AwaitRights(m.t, name, "", rules...)
 	config := rest.CopyConfig(m.Config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: []string{"system:authenticated"}}
-	c, err := client.New(config, client.Options{Scheme: testkit.Scheme(m.t)})
+	c, err := client.New(config, client.Options{Scheme: m.Client.Scheme(), Mapper: m.Client.RESTMapper()})
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -94,7 +94,7 @@ func prepareAgent(ctx context.Context, member *Plane, env []string, name, namesp
 // ApplyManifest applies an agent's manifest, as a user does to make a running agent join again. The argument
 // namespace is used as in InstallAgent.
 func ApplyManifest(ctx context.Context, member *Plane, manifest []byte, namespace string) error {
-	return member.apply(ctx, moved(manifest, namespace), client.ForceOwnership)
+	return Apply(ctx, member.Client, moved(manifest, namespace), client.ForceOwnership)
 }
 
 // moved returns a manifest for another namespace, in which all names are changed accordingly.

@@ -48,7 +48,7 @@ func (p *Plane) applyHub(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the manager's namespace: %w", err)
 	}
-	if err := p.apply(ctx, namespace); err != nil {
+	if err := Apply(ctx, p.Client, namespace); err != nil {
 		return err
 	}
 	return p.applyFolders(ctx, "config/crd", "config/policy", "config/roles", "config/rbac")
@@ -62,23 +62,23 @@ func (p *Plane) applyFolders(ctx context.Context, folders ...string) error {
 		if err != nil {
 			return err
 		}
-		if err := p.apply(ctx, manifests); err != nil {
+		if err := Apply(ctx, p.Client, manifests); err != nil {
 			return fmt.Errorf("apply %s: %w", folder, err)
 		}
 	}
-	return p.awaitKinds(ctx)
+	return AwaitKinds(ctx, p.Client)
 }
 
-// apply applies manifests as "kubectl apply --server-side" does. kubectl would make the API server build its OpenAPI
+// Apply applies manifests as "kubectl apply --server-side" does. kubectl would make the API server build its OpenAPI
 // documents first, which takes more CPU time than all the objects of a hub.
-func (p *Plane) apply(ctx context.Context, manifests []byte, options ...client.ApplyOption) error {
+func Apply(ctx context.Context, c client.Client, manifests []byte, options ...client.ApplyOption) error {
 	objects, err := objectsIn(manifests)
 	if err != nil {
 		return err
 	}
 	options = append(options, client.FieldOwner("kubectl"))
 	for _, object := range objects {
-		if err := p.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), options...); err != nil {
+		if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), options...); err != nil {
 			return fmt.Errorf("apply %s %s: %w", object.GetKind(), client.ObjectKeyFromObject(object), err)
 		}
 	}
@@ -111,13 +111,13 @@ func objectsIn(manifests []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// awaitKinds waits until all CRDs are established.
-func (p *Plane) awaitKinds(ctx context.Context) error {
+// AwaitKinds waits until all CRDs are established.
+func AwaitKinds(ctx context.Context, c client.Client) error {
 	return Await(ctx, func(ctx context.Context) error {
 		crds := &unstructured.UnstructuredList{}
 		crds.SetAPIVersion("apiextensions.k8s.io/v1")
 		crds.SetKind("CustomResourceDefinitionList")
-		if err := p.Client.List(ctx, crds); err != nil {
+		if err := c.List(ctx, crds); err != nil {
 			return fmt.Errorf("list CRDs: %w", err)
 		}
 		for _, crd := range crds.Items {

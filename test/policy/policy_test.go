@@ -88,7 +88,7 @@ func (h *fixture) as(t *testing.T, user string) client.Client {
 	t.Helper()
 	config := rest.CopyConfig(h.Config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
-	c, err := client.New(config, client.Options{Scheme: testkit.Scheme(t)})
+	c, err := client.New(config, client.Options{Scheme: h.Client.Scheme(), Mapper: h.Client.RESTMapper()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -528,7 +528,7 @@ func testHints(t *testing.T, h *fixture) {
 	said := &warnings{}
 	config := rest.CopyConfig(h.Config)
 	config.WarningHandler = said
-	c, err := client.New(config, client.Options{Scheme: testkit.Scheme(t)})
+	c, err := client.New(config, client.Options{Scheme: h.Client.Scheme(), Mapper: h.Client.RESTMapper()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,6 +60,8 @@ type Held struct {
 type writer struct {
 	*Input
 	dist distribution
+	// check is the result of checking. It is empty before the first call.
+	check protocol.HostInstruction
 }
 
 // render returns the instructions for a host. They include its files, the commands that install and start it, and its
@@ -72,12 +74,12 @@ func (w *writer) render(host *member, join string, does duties) (*Instructions, 
 	p := &Instructions{Held: Held{Roles: host.roles(), Join: join, Version: w.Spec.Version}}
 	p.Files = files
 	install := protocol.HostInstruction{Command: w.dist.install(w.Input, host), TimeoutSeconds: installTimeout}
-	check := protocol.HostInstruction{Command: w.dist.check(w.Input), TimeoutSeconds: stopTimeout}
+	check := w.checking()
 	p.Install = digest(install.Command)
 	p.Start = w.startOf(p, host)
 	w.number(p, host.Held)
 	install.ID = fmt.Sprintf("install-%s-%d", p.Install, p.Installs)
-	check.ID = fmt.Sprintf("check-%s-%d", digest(check.Command), p.Installs)
+	check.ID = fmt.Sprintf("%s-%d", check.ID, p.Installs)
 	p.Instructions = []protocol.HostInstruction{install, check}
 	if rotation := w.rotation(host); rotation > 0 {
 		p.Instructions = append(p.Instructions, protocol.HostInstruction{
@@ -103,6 +105,18 @@ func (w *writer) render(host *member, join string, does duties) (*Instructions, 
 	p.Probes = w.dist.probes(w.Input, host)
 	p.Clean = w.clean(p, host)
 	return p, nil
+}
+
+// checking returns the instruction that checks the installed version. It is the same for all hosts, except that render
+// appends a number to its ID.
+func (w *writer) checking() protocol.HostInstruction {
+	if w.check.ID == "" {
+		command := w.dist.check(w.Input)
+		w.check = protocol.HostInstruction{
+			ID: "check-" + digest(command), Command: command, TimeoutSeconds: stopTimeout,
+		}
+	}
+	return w.check
 }
 
 // rotation returns the number of the last certificate rotation that a host must carry out, or 0 if there is none.

@@ -24,6 +24,9 @@ type roster struct {
 	leave []Host
 	// byName contains the members in the stay field.
 	byName map[string]*member
+	// order is the result of ordered while First in the input's Stored is orderedFor.
+	order      []*member
+	orderedFor string
 	// free contains the names of free Hosts that the pools need. missing is the number of additional Hosts that the
 	// pools need.
 	free    []string
@@ -102,8 +105,11 @@ func (r *roster) with(role provisionv1.HostRole) (all []*member) {
 }
 
 // ordered returns the members in the order in which they join and are changed: the first host, other servers with etcd,
-// other servers, and workers.
+// other servers, and workers. The caller must not change the list.
 func (r *roster) ordered() []*member {
+	if r.order != nil && r.orderedFor == r.Stored.First {
+		return r.order
+	}
 	rank := func(m *member) int {
 		switch {
 		case m.Name == r.Stored.First:
@@ -117,6 +123,7 @@ func (r *roster) ordered() []*member {
 	}
 	all := slices.Clone(r.stay)
 	slices.SortStableFunc(all, func(a, b *member) int { return cmp.Compare(rank(a), rank(b)) })
+	r.order, r.orderedFor = all, r.Stored.First
 	return all
 }
 
