@@ -84,8 +84,8 @@ func NewSession(shared *cli.Options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "session", Short: "List and end your sessions on the hub",
 		Long: "List and end your sessions on the hub. Each sign-in starts a session: with kubectl, on the hub's page, or " +
-			"on a device. A session that you end cannot be renewed, and its tokens are rejected. \"kubectl drover logout\" ends " +
-			"the current session.",
+			"on a device. A session that you end cannot be renewed, and its tokens are rejected. " +
+			"\"kubectl drover logout\" ends the current session.",
 	}
 	c.AddCommand(list, revoke)
 	return c
