@@ -3,6 +3,14 @@
 
 package upgradecheck
 
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
 // The names of the checks.
 const (
 	// CheckKubernetesVersion finds skipped minor versions and downgrades.
@@ -50,4 +58,88 @@ type Finding struct {
 	Remedy string `json:"remedy"`
 	// Unchecked reports whether the check could not read the facts, so the upgrade may or may not be safe.
 	Unchecked bool `json:"unchecked,omitempty"`
+}
+
+// Check returns the reasons why an upgrade is not safe, in a fixed order. If there are none, the upgrade is safe as far
+// as the checks can tell.
+func Check(facts *Facts, target *Target) []Finding {
+	c := &checker{Facts: facts, target: target}
+	var ok bool
+	if c.goal, ok = minor(target.Version); !ok {
+		return nil
+	}
+	if c.server, ok = minor(facts.Version); ok {
+		c.versions()
+		c.kubelets()
+	} else {
+		c.unchecked(Unread{Check: CheckKubernetesVersion, Object: objectServer,
+			Cause: fmt.Sprintf("%q is not a version of Kubernetes", facts.Version)})
+	}
+	c.nodes()
+	c.budgets()
+	c.webhooks()
+	c.apis()
+	c.capacity()
+	c.certificates()
+	for _, u := range facts.Unread {
+		c.unchecked(u)
+	}
+	return Arrange(c.found)
+}
+
+// Arrange sorts findings, and limits their number and their size.
+func Arrange(found []Finding) []Finding {
+	order := map[string]int{}
+	for i, name := range Checks() {
+		order[name] = i
+	}
+	slices.SortFunc(found, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(order[a.Check], order[b.Check]), cmp.Compare(a.Object, b.Object),
+			cmp.Compare(a.Cause, b.Cause))
+	})
+	var kept []Finding
+	for i, n := 0, 0; i < len(found); i += n {
+		n = 1
+		for i+n < len(found) && found[i+n].Check == found[i].Check {
+			n++
+		}
+		some := found[i : i+n]
+		if n > MaxFindings {
+			last := some[MaxFindings-1]
+			last.Object = fmt.Sprintf("and %d more", n-MaxFindings+1)
+			some = append(slices.Clone(some[:MaxFindings-1]), last)
+		}
+		kept = append(kept, some...)
+	}
+	for i := range kept {
+		f := &kept[i]
+		f.Object, f.Cause, f.Remedy = protocol.Cut(f.Object, MaxText), protocol.Cut(f.Cause, MaxText),
+			protocol.Cut(f.Remedy, MaxText)
+	}
+	return kept
+}
+
+// objectServer is the object of findings about the API server.
+const objectServer = "kube-apiserver"
+
+// checker collects findings.
+type checker struct {
+	*Facts
+	target *Target
+	// goal and server are the minor versions of the target and of the API server.
+	goal, server int
+	found        []Finding
+}
+
+func (c *checker) add(check, object, cause, remedy string) {
+	c.found = append(c.found, Finding{Check: check, Object: object, Cause: cause, Remedy: remedy})
+}
+
+func (c *checker) unchecked(u Unread) {
+	remedy := "correct the cause, and check again"
+	if u.Forbidden {
+		remedy = "get the right to read it in the cluster, or let a user with this right check"
+	}
+	c.found = append(c.found, Finding{Check: u.Check, Object: u.Object, Cause: "not checked: " + u.Cause, Remedy: remedy,
+		Unchecked: true})
 }

@@ -126,4 +126,6 @@ type Unread struct {
 	Object string
 	// Cause is the reason.
 	Cause string
+	// Forbidden reports whether the client has no right to read the facts.
+	Forbidden bool
 }
