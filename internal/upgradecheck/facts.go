@@ -47,9 +47,9 @@ type Facts struct {
 	// Applied lists the objects that were last applied with a version of an API that Kubernetes has removed or will
 	// remove.
 	Applied []AppliedObject
-	// CertificateExpires is the time when the API server's certificate expires, or zero if it is not known because the
-	// connection is not direct.
-	CertificateExpires time.Time
+	// CertificateIssued and CertificateExpires limit the validity of the API server's certificate. They are zero if they
+	// are not known because the connection is not direct.
+	CertificateIssued, CertificateExpires time.Time
 	// Unread lists the facts that could not be read.
 	Unread []Unread
 }

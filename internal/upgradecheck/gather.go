@@ -192,7 +192,7 @@ func amountsOf(list corev1.ResourceList) Amounts {
 	return Amounts{MilliCPU: list.Cpu().MilliValue(), Memory: list.Memory().Value()}
 }
 
-// certificate reads when the certificate of the API server expires.
+// certificate reads the validity of the API server's certificate.
 func (g *gatherer) certificate(ctx context.Context) error {
 	client, ok := g.Client.(*rest.RESTClient)
 	if !ok || client.Client == nil {
@@ -208,7 +208,8 @@ func (g *gatherer) certificate(ctx context.Context) error {
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.TLS != nil && len(response.TLS.PeerCertificates) > 0 {
-		g.facts.CertificateExpires = response.TLS.PeerCertificates[0].NotAfter
+		certificate := response.TLS.PeerCertificates[0]
+		g.facts.CertificateIssued, g.facts.CertificateExpires = certificate.NotBefore, certificate.NotAfter
 	}
 	return nil
 }
