@@ -17,7 +17,7 @@ func TestChecksApplyToVersionsOfKubernetes(t *testing.T) {
 	for version, want := range map[string]bool{
 		"v1.36.3": true, "1.36.3": true, "v1.36.3+k3s1": true, "v1.36.3-k3s1": true, "v1.37.0-rc.1+rke2r1": true,
 		"2026.1": false, "2026.1.3": false, "v1.36": false, "1.7.27": false, "v2.1.0": false, "latest": false, "": false,
-		"v1.4294967296.0": false, "v1.36.3.": true,
+		"v1.4294967296.0": false, "v1.36.3.": false,
 	} {
 		if _, got := TargetOf(&v1.Plan{}, version); got != want || Applies(version) != want {
 			t.Errorf("%q: the checks apply: %v, want %v", version, got, want)

@@ -138,33 +138,33 @@ func (r *checkOptions) clusters(ctx context.Context, h *cli.Hub, plan *v1.Plan, 
 			cli.Plain(version))
 		return nil, nil
 	}
-	places, err := r.placesOf(ctx, h, plan)
+	sites, err := r.sitesOf(ctx, h, plan)
 	if err != nil {
 		return nil, err
 	}
-	done := make([]checkedCluster, len(places))
+	done := make([]checkedCluster, len(sites))
 	var wait sync.WaitGroup
 	var mu sync.Mutex
 	slots, n := make(chan struct{}, r.parallel), 0
-	for i := range places {
+	for i := range sites {
 		slots <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-slots }()
-			one := r.one(ctx, &places[i], &target)
-			one.Plan, one.Version, one.Cluster = plan.Name, version, places[i].name
+			one := r.one(ctx, &sites[i], &target)
+			one.Plan, one.Version, one.Cluster = plan.Name, version, sites[i].name
 			done[i] = one
 			mu.Lock()
 			defer mu.Unlock()
 			n++
-			fmt.Fprintf(progress, "%d/%d %s: %s\n", n, len(places), cli.Plain(one.Cluster), one.state())
+			fmt.Fprintf(progress, "%d/%d %s: %s\n", n, len(sites), cli.Plain(one.Cluster), one.state())
 		})
 	}
 	wait.Wait()
 	return done, ctx.Err()
 }
 
-// place is a cluster to check.
-type place struct {
+// site is a cluster to check.
+type site struct {
 	name string
 	// away explains why the cluster cannot be reached, or is "".
 	away string
@@ -177,10 +177,10 @@ type place struct {
 // ownCluster is the name of the hub's own cluster, which a Plan without a target upgrades.
 const ownCluster = "(this cluster)"
 
-// placesOf returns the clusters that a Plan selects, in the order of their names.
-func (r *checkOptions) placesOf(ctx context.Context, h *cli.Hub, plan *v1.Plan) ([]place, error) {
+// sitesOf returns the clusters that a Plan selects, in the order of their names.
+func (r *checkOptions) sitesOf(ctx context.Context, h *cli.Hub, plan *v1.Plan) ([]site, error) {
 	if plan.Spec.ClusterName == "" && plan.Spec.ClusterSelector == nil {
-		return []place{{name: ownCluster, direct: true, config: func() (*rest.Config, error) { return h.Config, nil }}}, nil
+		return []site{{name: ownCluster, direct: true, config: func() (*rest.Config, error) { return h.Config, nil }}}, nil
 	}
 	ctx, cancel := cli.Bounded(ctx)
 	defer cancel()
@@ -194,10 +194,10 @@ func (r *checkOptions) placesOf(ctx context.Context, h *cli.Hub, plan *v1.Plan) 
 	if len(selected) == 0 {
 		return nil, fmt.Errorf("check plan %s: it selects no Cluster of %s", plan.Name, h.Workspace)
 	}
-	var places []place
+	var sites []site
 	for i := range selected {
 		cluster := &selected[i]
-		one := place{name: cluster.Name, config: func() (*rest.Config, error) {
+		one := site{name: cluster.Name, config: func() (*rest.Config, error) {
 			return r.ProxiedConfig(h.Workspace, cluster.Name)
 		}}
 		switch connected := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionConnected); {
@@ -206,14 +206,14 @@ func (r *checkOptions) placesOf(ctx context.Context, h *cli.Hub, plan *v1.Plan) 
 		case connected.Status != metav1.ConditionTrue:
 			one.away = "it is not connected: " + connected.Message
 		}
-		places = append(places, one)
+		sites = append(sites, one)
 	}
-	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.name, b.name) })
-	return places, nil
+	slices.SortFunc(sites, func(a, b site) int { return cmp.Compare(a.name, b.name) })
+	return sites, nil
 }
 
 // one checks one cluster.
-func (r *checkOptions) one(ctx context.Context, p *place, target *upgradecheck.Target) checkedCluster {
+func (r *checkOptions) one(ctx context.Context, p *site, target *upgradecheck.Target) checkedCluster {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	fail := func(err error) checkedCluster {
