@@ -28,6 +28,7 @@ type leadership struct {
 	publisher publisher
 	ended     chan struct{} // closed when the leadership ends
 	drains    *drains
+	checks    *checks
 	logs      *logs
 	channels  *release.Poller
 	wake      chan struct{} // signals that something may have changed
@@ -93,6 +94,7 @@ func newLeadership(o Options) *leadership {
 	l.publisher.hold("")
 	l.channels.OnPolled(func(string) { l.touch() })
 	l.drains, l.logs = newDrains(o, l.touch), newLogs(l.member, l.touch)
+	l.checks = newChecks(o, l.touch)
 	l.stores = stores{
 		plans: newStore(readPlan, l.touch), space: newStore(readVeto, l.touch), nodes: newStore(readNode, l.touch),
 		jobs: newStore(readJob, l.touch), secrets: newStore(readSecret, l.touch),
@@ -268,9 +270,15 @@ func (l *leadership) pass(ctx context.Context) time.Time {
 	}
 	plans := l.resolve(next)
 	waits := map[string]rollout.Wait{}
-	for _, r := range plans {
-		if r.problem == nil {
-			waits[r.plan.UID] = l.advance(ctx, r, next)
+	for i := range plans {
+		r := &plans[i]
+		if r.problem != nil {
+			continue
+		}
+		l.guard(r)
+		wait := l.advance(ctx, *r, next)
+		if waits[r.plan.UID] = wait; wait.Unchecked {
+			next.by(l.check(ctx, *r))
 		}
 	}
 	l.publish(ctx, plans, waits, next)

@@ -46,11 +46,15 @@ func (l *leadership) publish(ctx context.Context, plans []resolved, waits map[st
 		if err != nil && r.problem == nil || r.object.Namespace != v1.PlansNamespace {
 			progress = rollout.Progress{}
 		}
-		if !l.addLogs(ctx, r.object, progress.Failures, jobs) {
-			continue // the status will be written when the logs have been read
+		wait := waits[r.plan.UID]
+		if !l.addLogs(ctx, r.object, progress.Failures, jobs) || l.soon(r, wait, next) {
+			continue // the status will be written when the logs have been read, and the checks have ended
 		}
-		l.publishOne(ctx, r.object, statusOf(r, progress, waits[r.plan.UID]), next)
+		status := statusOf(r, progress, wait)
+		status.Gates = l.gatesOf(r, wait)
+		l.publishOne(ctx, r.object, status, next)
 	}
+	l.checks.keep(there)
 	l.publisher.keep(hubs)
 	maps.DeleteFunc(l.planStates, func(uid string, _ *planState) bool { return !there[uid] })
 }

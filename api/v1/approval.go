@@ -25,8 +25,8 @@ type Approval struct {
 	Wave string `json:"wave"`
 
 	// revision is the approved revision, as shown in status.waves. It covers the Plan's UID, the version, the content of
-	// Secrets without ignoreUpdates, and the whole spec except paused and approvals. The approval does not count for any
-	// other revision.
+	// Secrets without ignoreUpdates, and the whole spec except paused, approvals and overrides. The approval does not
+	// count for any other revision.
 	// +required
 	// +kubebuilder:validation:MaxLength=56
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{56}$`

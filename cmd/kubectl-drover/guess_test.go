@@ -28,6 +28,7 @@ func changing() map[string]string {
 		"project create":        "project create web --cluster prod",
 		"project add-namespace": "project add-namespace web shop",
 		"plan approve":          "plan approve k3s",
+		"plan override":         "plan override k3s --check NodesReady --reason replaced",
 		"plan pause":            "plan pause k3s",
 		"plan resume":           "plan resume k3s",
 		"plan retry":            "plan retry k3s",
