@@ -118,9 +118,9 @@ func (a *checked) table(all bool) string {
 		isSafe := c.state() == stateSafe
 		switch {
 		case c.Error != "":
-			add(c, "", "", "not checked: "+c.Error)
+			add(c, "", "", "not checked: "+c.Error, "correct the cause, and check again")
 		case isSafe && all:
-			add(c, "", "", stateSafe)
+			add(c, "", "", stateSafe, "-") // without the last cell, the columns would not be aligned
 		}
 		if isSafe {
 			safe++
