@@ -69,7 +69,8 @@ func TestChecks(t *testing.T) {
 		},
 		"a downgrade": {
 			target: "v1.34.1",
-			want:   []want{{CheckKubernetesVersion, "kube-apiserver", "v1.34.1 is a downgrade", "set the version to 1.35 or later"}},
+			want: []want{{CheckKubernetesVersion, "kube-apiserver", "v1.34.1 is a downgrade",
+				"set the version to 1.35 or later"}},
 		},
 		"workers that stay older than the API server": {
 			change: func(f *Facts) {
@@ -128,7 +129,8 @@ func TestChecks(t *testing.T) {
 		"a webhook without endpoints": {
 			change: func(f *Facts) { f.Webhooks[0].Endpoints = 0 },
 			want: []want{{CheckAdmissionWebhooks, "mutatingwebhookconfiguration/policy",
-				"policy.example.com rejects requests when it cannot be called, and no endpoint of its Service policy/webhook is ready",
+				"policy.example.com rejects requests when it cannot be called, and no endpoint of its Service policy/webhook " +
+					"is ready",
 				"start the webhook's pods"}},
 		},
 		"a webhook without a Service": {
@@ -249,7 +251,8 @@ func TestFindingsAreBoundedAndOrdered(t *testing.T) {
 	facts.Version = "v1.30.0"
 	facts.Nodes = nil
 	for i := range 50 {
-		facts.Nodes = append(facts.Nodes, Node{Name: fmt.Sprintf("%02d-%s", 49-i, strings.Repeat("ä", 2*MaxText)), Kubelet: "v1.36.0"})
+		name := fmt.Sprintf("%02d-%s", 49-i, strings.Repeat("ä", 2*MaxText))
+		facts.Nodes = append(facts.Nodes, Node{Name: name, Kubelet: "v1.36.0"})
 	}
 	got := Check(facts, &Target{Version: "v1.36.3"})
 	if len(got) != 1+MaxFindings {

@@ -115,7 +115,8 @@ type page[T any] struct {
 }
 
 // list reads the objects at a path, one page at a time.
-func list[T any](ctx context.Context, g *gatherer, path, accept string, query map[string]string, do func(*T) error) error {
+func list[T any](ctx context.Context, g *gatherer, path, accept string, query map[string]string,
+	do func(*T) error) error {
 	next := ""
 	for range maxPages {
 		request := g.Client.Get().AbsPath(path).SetHeader("Accept", accept).Param("limit", strconv.Itoa(pageSize))

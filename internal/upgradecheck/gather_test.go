@@ -37,7 +37,7 @@ type fixture struct {
 	namespace string
 }
 
-// findings gathers the facts with the given rights, and returns the findings of all checks except CheckKubernetesVersion.
+// findings gathers the facts with the given rights, and returns the findings of the checks that do not compare versions.
 // The test cluster has one version only.
 func (f *fixture) findings(t *testing.T, config *rest.Config, plan *v1.Plan) []upgradecheck.Finding {
 	t.Helper()
@@ -113,7 +113,8 @@ func (f *fixture) status(t *testing.T, object client.Object) {
 // pod creates a pod that is ready.
 func (f *fixture) pod(t *testing.T, name, node, cpu string, change func(*corev1.Pod)) *corev1.Pod {
 	t.Helper()
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name, Labels: map[string]string{"app": "web"}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name,
+		Labels: map[string]string{"app": "web"}}}
 	p.Spec = corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "x",
 		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}}
 	if change != nil {
@@ -207,8 +208,8 @@ func testWebhooks(t *testing.T, f *fixture) {
 		})
 	}
 	f.Apply(t, configuration)
-	prefix := "AdmissionWebhooks validatingwebhookconfiguration/policy the webhook a.example.com rejects requests when it " +
-		"cannot be called, and "
+	prefix := "AdmissionWebhooks validatingwebhookconfiguration/policy the webhook a.example.com rejects requests when " +
+		"it cannot be called, and "
 	expect(t, f.findings(t, f.Config, drainingPlan()), prefix+"its Service "+f.namespace+"/policy does not exist")
 
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "policy"}}

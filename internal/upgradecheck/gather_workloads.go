@@ -37,7 +37,8 @@ type budgetSelector struct {
 // budgets reads the PodDisruptionBudgets.
 func (g *gatherer) budgets(ctx context.Context) error {
 	g.selectors = map[string][]budgetSelector{}
-	return list(ctx, g, "/apis/policy/v1/poddisruptionbudgets", jsonType, nil, func(b *policyv1.PodDisruptionBudget) error {
+	const path = "/apis/policy/v1/poddisruptionbudgets"
+	return list(ctx, g, path, jsonType, nil, func(b *policyv1.PodDisruptionBudget) error {
 		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 		if err != nil {
 			return fmt.Errorf("read the selector of %s/%s: %w", b.Namespace, b.Name, err)

@@ -16,17 +16,21 @@ import (
 )
 
 func TestRequestedAPIsAreReadFromMetrics(t *testing.T) {
-	metrics := `# HELP apiserver_requested_deprecated_apis [STABLE] Gauge of deprecated APIs that have been requested.
-# TYPE apiserver_requested_deprecated_apis gauge
-apiserver_requested_deprecated_apis{group="",removed_release="",resource="endpoints",subresource="",version="v1"} 1
-apiserver_requested_deprecated_apis{group="flowcontrol.apiserver.k8s.io",removed_release="1.32",resource="flowschemas",subresource="status",version="v1beta3"} 1
-apiserver_requested_deprecated_apis{group="old",removed_release="1.33",resource="unused",subresource="",version="v1beta1"} 0
-long{a="` + strings.Repeat("x", 3*maxLine) + `"} 1
-apiserver_requested_deprecated_apis_other{group="other"} 1
-apiserver_requested_deprecated_apis{group="broken`
+	line := func(group, version, resource, subresource, removed string, value int) string {
+		return fmt.Sprintf("apiserver_requested_deprecated_apis{group=%q,removed_release=%q,resource=%q,subresource=%q,"+
+			"version=%q} %d\n", group, removed, resource, subresource, version, value)
+	}
+	const group = "flowcontrol.apiserver.k8s.io"
+	metrics := "# HELP apiserver_requested_deprecated_apis [STABLE] Gauge of deprecated APIs that have been requested.\n" +
+		"# TYPE apiserver_requested_deprecated_apis gauge\n" +
+		line("", "v1", "endpoints", "", "", 1) + line(group, "v1beta3", "flowschemas", "status", "1.32", 1) +
+		line("old", "v1beta1", "unused", "", "1.33", 0) +
+		`long{a="` + strings.Repeat("x", 3*maxLine) + "\"} 1\n" +
+		"apiserver_requested_deprecated_apis_other{group=\"other\"} 1\n" +
+		`apiserver_requested_deprecated_apis{group="broken`
 	want := []API{
 		{Resource: "endpoints", Version: "v1"},
-		{Group: "flowcontrol.apiserver.k8s.io", Version: "v1beta3", Resource: "flowschemas", Subresource: "status", Removed: "1.32"},
+		{Group: group, Version: "v1beta3", Resource: "flowschemas", Subresource: "status", Removed: "1.32"},
 	}
 	got, err := requestedAPIs(strings.NewReader(metrics))
 	if err != nil || !slices.Equal(got, want) {
@@ -38,8 +42,8 @@ apiserver_requested_deprecated_apis{group="broken`
 	if name := got[0].String(); name != "endpoints.v1" {
 		t.Errorf("the name of a core API is %s, want endpoints.v1", name)
 	}
-	line := strings.SplitAfter(metrics, "\n")[3]
-	if got, err := requestedAPIs(strings.NewReader(strings.Repeat(line, maxAPIs+1))); err == nil {
+	many := strings.Repeat(line(group, "v1beta3", "flowschemas", "", "1.32", 1), maxAPIs+1)
+	if got, err := requestedAPIs(strings.NewReader(many)); err == nil {
 		t.Errorf("got %d APIs, want an error", len(got))
 	}
 }
@@ -64,7 +68,8 @@ func TestTheTableOfRemovedAPIsIsComplete(t *testing.T) {
 			t.Fatal(err)
 		}
 		of, ok := object.(removal)
-		if !ok || strings.HasSuffix(kind.Kind, "List") || !strings.Contains(kind.Version, "beta") || slices.Contains(skipped, kind.Kind) {
+		if !ok || strings.HasSuffix(kind.Kind, "List") || !strings.Contains(kind.Version, "beta") ||
+			slices.Contains(skipped, kind.Kind) {
 			continue
 		}
 		major, minor := of.APILifecycleRemoved()

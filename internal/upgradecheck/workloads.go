@@ -27,8 +27,8 @@ func (c *checker) budgets() {
 			remedy = "make its pods healthy"
 		}
 		c.add(CheckDisruptionBudgets, "poddisruptionbudget/"+b.Name, fmt.Sprintf(
-			"it allows no disruption, and the drain evicts %d of its pods: %d pods are healthy, and %d must be", b.Ready+b.Unready,
-			b.Healthy, b.Desired), remedy)
+			"it allows no disruption, and the drain evicts %d of its pods: %d pods are healthy, and %d must be",
+			b.Ready+b.Unready, b.Healthy, b.Desired), remedy)
 	}
 	if c.Shared != "" {
 		c.add(CheckDisruptionBudgets, "pod/"+c.Shared,
@@ -166,6 +166,7 @@ func (c *checker) certificates() {
 	if expires.Before(c.At) {
 		verb = "expired"
 	}
-	c.add(CheckCertificates, objectServer, fmt.Sprintf("its certificate %s on %s", verb, expires.UTC().Format(time.DateOnly)),
+	c.add(CheckCertificates, objectServer,
+		fmt.Sprintf("its certificate %s on %s", verb, expires.UTC().Format(time.DateOnly)),
 		"renew the certificates of the control plane, for example with \"kubeadm certs renew all\" or a restart of k3s")
 }

@@ -110,7 +110,7 @@ func (o *logs) config() (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return o.ProxiedConfig(h.Workspace, o.cluster)
+	return cli.ProxiedConfig(o.Options, h.Workspace, o.cluster)
 }
 
 func (o *logs) print(c *cobra.Command, pods coreclient.PodInterface) error {

@@ -55,7 +55,7 @@ func (o *Options) MemberConfig(memberContext, base, workspace, cluster string) (
 
 // ProxiedConfig returns the client configuration for the member's path on the hub. It returns an error if the address
 // of the hub's proxy is not known.
-func (o *Options) ProxiedConfig(workspace, cluster string) (*rest.Config, error) {
+func ProxiedConfig(o *Options, workspace, cluster string) (*rest.Config, error) {
 	base, _ := o.Proxy()
 	if base == "" {
 		return nil, errors.New("the kubeconfig does not have the address of the hub's proxy: set it once with \"kubectl " +

@@ -32,13 +32,13 @@ const maxParallel = 64
 
 // checkOptions holds the flags of "plan check".
 type checkOptions struct {
-	*cli.Options
+	shared   *cli.Options
 	parallel int
 	timeout  time.Duration
 }
 
 func newCheck(o *cli.Options) *cobra.Command {
-	r := &checkOptions{Options: o}
+	r := &checkOptions{shared: o}
 	c := &cobra.Command{
 		Use: "check NAME | FILE | -", Short: "Check whether a plan can upgrade Kubernetes safely",
 		Long: `Check whether a plan can upgrade Kubernetes safely in each Cluster that it selects. Nothing is
@@ -77,12 +77,12 @@ func (r *checkOptions) check() error {
 	if r.timeout <= 0 {
 		return fmt.Errorf("--timeout is %s: it must be positive", r.timeout)
 	}
-	return r.CheckListOutput()
+	return r.shared.CheckListOutput()
 }
 
 // run checks each Plan. source is the name of a Plan or of a file, or "-" for standard input.
 func (r *checkOptions) run(c *cobra.Command, source string) error {
-	h, err := r.HubToRead()
+	h, err := r.shared.HubToRead()
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (r *checkOptions) run(c *cobra.Command, source string) error {
 		}
 		answer.Items = append(answer.Items, items...)
 	}
-	if err := r.Print(c.OutOrStdout(), answer, answer.Text); err != nil {
+	if err := r.shared.Print(c.OutOrStdout(), answer, answer.Text); err != nil {
 		return err
 	}
 	return answer.verdict()
@@ -129,8 +129,8 @@ func (r *checkOptions) clusters(ctx context.Context, h *cli.Hub, plan *v1.Plan, 
 ) ([]checkedCluster, error) {
 	version := cmp.Or(plan.Spec.Version, plan.Status.LatestVersion)
 	if version == "" {
-		return nil, fmt.Errorf("check plan %s: the version of its channel is not known yet: use the name of a Plan on the hub, "+
-			"or set spec.version", plan.Name)
+		return nil, fmt.Errorf("check plan %s: the version of its channel is not known yet: use the name of a Plan on the "+
+			"hub, or set spec.version", plan.Name)
 	}
 	target, applies := upgradecheck.TargetOf(plan, version)
 	if !applies {
@@ -198,7 +198,7 @@ func (r *checkOptions) sitesOf(ctx context.Context, h *cli.Hub, plan *v1.Plan) (
 	for i := range selected {
 		cluster := &selected[i]
 		one := site{name: cluster.Name, config: func() (*rest.Config, error) {
-			return r.ProxiedConfig(h.Workspace, cluster.Name)
+			return cli.ProxiedConfig(r.shared, h.Workspace, cluster.Name)
 		}}
 		switch connected := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionConnected); {
 		case connected == nil:

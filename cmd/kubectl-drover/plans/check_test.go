@@ -59,8 +59,10 @@ func newCheckFixture(t *testing.T) (*checkFixture, *testkit.Env) {
 	}
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
-	for name, connected := range map[string]metav1.ConditionStatus{"good": "True", "twin": "True", "gone": "False", "new": ""} {
-		c := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: f.workspace, Name: name, Labels: map[string]string{"name": name}}}
+	states := map[string]metav1.ConditionStatus{"good": "True", "twin": "True", "gone": "False", "new": ""}
+	for name, connected := range states {
+		c := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: f.workspace, Name: name,
+			Labels: map[string]string{"name": name}}}
 		if name == "good" || name == "twin" {
 			c.Labels["env"] = "prod"
 		}
@@ -121,30 +123,33 @@ func TestPlanCheck(t *testing.T) {
 		},
 		"a version that is not safe": {
 			spec: "clusterName: good, " + next, code: cli.ExitDenied,
-			want: []string{"CLUSTER   CHECK               OBJECT           CAUSE", "REMEDY", "good      KubernetesVersion   kube-apiserver   an upgrade from v1.36.",
-				"skips 2 minor versions", "upgrade to 1.37 first", "0 of 1 Clusters are safe to upgrade.\n"},
+			want: []string{"CLUSTER   CHECK               OBJECT           CAUSE", "REMEDY",
+				"good      KubernetesVersion   kube-apiserver   an upgrade from v1.36.", "skips 2 minor versions", "upgrade to 1.37 first", "0 of 1 Clusters are safe to upgrade.\n"},
 			complain: []string{"1/1 good: 1 finding\n"},
 		},
 		"members that cannot be reached": {
-			spec: "clusterSelector: {matchExpressions: [{key: name, operator: In, values: [gone, new, good]}]}, " + same, code: cli.ExitError,
+			spec: "clusterSelector: {matchExpressions: [{key: name, operator: In, values: [gone, new, good]}]}, " + same,
+			code: cli.ExitError,
 			want: []string{"not checked: it is not connected: the agent is away", "not checked: no agent has joined",
 				"1 of 3 Clusters are safe"},
 			complain: []string{"error: not checked completely: gone, new"},
 		},
 		"a finding and a member that cannot be reached": {
-			spec: "clusterSelector: {matchExpressions: [{key: name, operator: In, values: [gone, good]}]}, " + next, code: cli.ExitDenied,
+			spec: "clusterSelector: {matchExpressions: [{key: name, operator: In, values: [gone, good]}]}, " + next,
+			code: cli.ExitDenied,
 			want: []string{"skips 2 minor versions", "the agent is away"},
 		},
 		"another version than of Kubernetes": {
 			spec: "clusterName: good, version: '2026.1'", code: cli.ExitAllowed,
 			complain: []string{"Plan k8s has no checks, because 2026.1 is not a version of Kubernetes."},
 		},
-		"a channel that nobody has asked": {
+		"a channel without a known version": {
 			spec: "clusterName: good, channel: 'https://example.com'", code: cli.ExitError,
 			complain: []string{"the version of its channel is not known yet"},
 		},
 		"no member": {
-			spec: "clusterName: none, " + same, code: cli.ExitError, complain: []string{"check plan k8s: it selects no Cluster of"},
+			spec: "clusterName: none, " + same, code: cli.ExitError,
+			complain: []string{"check plan k8s: it selects no Cluster of"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -173,7 +178,8 @@ func TestPlanCheck(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &got); err != nil {
 			t.Fatal(err)
 		}
-		if code != cli.ExitDenied || len(got.Items) != 1 || got.Items[0].Cluster != "good" || got.Items[0].Version != "v1.36.9" ||
+		if code != cli.ExitDenied || len(got.Items) != 1 || got.Items[0].Cluster != "good" ||
+			got.Items[0].Version != "v1.36.9" ||
 			len(got.Items[0].Findings) != 1 || got.Items[0].Findings[0].Object != "node/worker" {
 			t.Errorf("exit code %d: %+v, want a finding about the node", code, got)
 		}
@@ -181,7 +187,9 @@ func TestPlanCheck(t *testing.T) {
 	t.Run("a member that is excluded", func(t *testing.T) {
 		file := f.file(t, "clusterSelector: {matchLabels: {env: prod}}, "+same)
 		c := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: f.workspace, Name: "twin"}}
-		testkit.Update(t, testkit.Shared(t).Client, c, func(c *v1.Cluster) { c.Labels[v1.PlanLabel("k8s")] = v1.PlanDisabled })
+		testkit.Update(t, testkit.Shared(t).Client, c, func(c *v1.Cluster) {
+			c.Labels[v1.PlanLabel("k8s")] = v1.PlanDisabled
+		})
 		_, _, complaints := f.run(t.Context(), "plan", "check", file)
 		if !strings.Contains(complaints, "1/1 good: ") {
 			t.Errorf("complained %s, want only the other member to be checked", complaints)
