@@ -90,8 +90,12 @@ func TestChecks(t *testing.T) {
 				"upgrade this kubelet to 1.33 first"}},
 		},
 		"a kubelet that the new version just supports": {change: func(f *Facts) { f.Nodes[1].Kubelet = "v1.33.0" }},
-		"a kubelet without a version": {
-			change: func(f *Facts) { f.Nodes[1].Kubelet = "" },
+		"a kubelet that has never reported": {
+			change: func(f *Facts) { f.Nodes[1].Kubelet, f.Nodes[1].Ready = "", false },
+			want:   []want{{CheckNodesReady, "node/w1", "it is not ready", ""}},
+		},
+		"a kubelet of an unknown version": {
+			change: func(f *Facts) { f.Nodes[1].Kubelet = "unknown" },
 			want:   []want{{CheckKubeletVersion, "node/w1", "not checked: the kubelet's version is", ""}},
 		},
 		"an API server without a version": {

@@ -37,8 +37,8 @@ type fixture struct {
 	namespace string
 }
 
-// findings gathers the facts with the given rights, and returns the findings of the checks that do not compare versions.
-// The test cluster has one version only.
+// findings gathers the facts with the given rights, and returns the findings of all checks that do not compare versions,
+// because the test cluster has only one version.
 func (f *fixture) findings(t *testing.T, config *rest.Config, plan *v1.Plan) []upgradecheck.Finding {
 	t.Helper()
 	config = rest.CopyConfig(config)

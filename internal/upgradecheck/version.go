@@ -101,6 +101,7 @@ func (c *checker) kubelets() {
 		object := "node/" + n.Name
 		kubelet, ok := minor(n.Kubelet)
 		switch {
+		case n.Kubelet == "": // the kubelet has never reported, so the node is not ready
 		case !ok:
 			c.unchecked(Unread{Check: CheckKubeletVersion, Object: object,
 				Cause: fmt.Sprintf("the kubelet's version is %q", n.Kubelet)})

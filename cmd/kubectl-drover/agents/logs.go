@@ -110,7 +110,12 @@ func (o *logs) config() (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return cli.ProxiedConfig(o.Options, h.Workspace, o.cluster)
+	base, _ := o.Proxy()
+	if base == "" {
+		return nil, errors.New("the kubeconfig does not have the address of the hub's proxy: set it once with \"kubectl " +
+			"drover use --hub=URL --ca FILE --context CONTEXT\", or use --member-context")
+	}
+	return o.MemberConfig("", base, h.Workspace, o.cluster)
 }
 
 func (o *logs) print(c *cobra.Command, pods coreclient.PodInterface) error {

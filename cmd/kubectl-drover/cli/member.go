@@ -53,17 +53,6 @@ func (o *Options) MemberConfig(memberContext, base, workspace, cluster string) (
 	return config, nil
 }
 
-// ProxiedConfig returns the client configuration for the member's path on the hub. It returns an error if the address
-// of the hub's proxy is not known.
-func ProxiedConfig(o *Options, workspace, cluster string) (*rest.Config, error) {
-	base, _ := o.Proxy()
-	if base == "" {
-		return nil, errors.New("the kubeconfig does not have the address of the hub's proxy: set it once with \"kubectl " +
-			"drover use --hub=URL --ca FILE --context CONTEXT\"")
-	}
-	return o.MemberConfig("", base, workspace, cluster)
-}
-
 // BindMemberContext adds the flag --member-context.
 func (o *Options) BindMemberContext(c *cobra.Command, value *string, usage string) {
 	c.Flags().StringVar(value, "member-context", "", usage)

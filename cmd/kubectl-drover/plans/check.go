@@ -6,6 +6,7 @@ package plans
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -172,6 +173,9 @@ type site struct {
 	config func() (*rest.Config, error)
 	// direct reports whether the configuration leads to the cluster's API server itself.
 	direct bool
+	// uid is the UID of the cluster. It must be verified if the kubeconfig may lead to another cluster, and is empty
+	// otherwise.
+	uid string
 }
 
 // ownCluster is the name of the hub's own cluster, which a Plan without a target upgrades.
@@ -194,12 +198,16 @@ func (r *checkOptions) sitesOf(ctx context.Context, h *cli.Hub, plan *v1.Plan) (
 	if len(selected) == 0 {
 		return nil, fmt.Errorf("check plan %s: it selects no Cluster of %s", plan.Name, h.Workspace)
 	}
+	base, _ := r.shared.Proxy()
 	var sites []site
 	for i := range selected {
 		cluster := &selected[i]
 		one := site{name: cluster.Name, config: func() (*rest.Config, error) {
-			return cli.ProxiedConfig(r.shared, h.Workspace, cluster.Name)
+			return r.shared.MemberConfig("", base, h.Workspace, cluster.Name)
 		}}
+		if base == "" {
+			one.uid = cluster.Status.ClusterUID
+		}
 		switch connected := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionConnected); {
 		case connected == nil:
 			one.away = "no agent has joined"
@@ -230,11 +238,32 @@ func (r *checkOptions) one(ctx context.Context, p *site, target *upgradecheck.Ta
 	if err != nil {
 		return fail(err)
 	}
+	if p.uid != "" {
+		if err := verify(ctx, client, p.uid); err != nil {
+			return fail(fmt.Errorf("%s: %w", config.Host, err))
+		}
+	}
 	facts, err := upgradecheck.Gather(ctx, upgradecheck.Source{Client: client, Direct: p.direct}, target)
 	if err != nil {
 		return fail(err)
 	}
 	return checkedCluster{Findings: append([]upgradecheck.Finding{}, upgradecheck.Check(facts, target)...)}
+}
+
+// verify returns an error unless a client leads to the cluster with the given UID.
+func verify(ctx context.Context, client rest.Interface, uid string) error {
+	raw, err := client.Get().AbsPath("/api/v1/namespaces", metav1.NamespaceSystem).DoRaw(ctx)
+	if err != nil {
+		return fmt.Errorf("find out which cluster it is: %w", err)
+	}
+	var system metav1.PartialObjectMetadata
+	if err := json.Unmarshal(raw, &system); err != nil {
+		return fmt.Errorf("find out which cluster it is: %w", err)
+	}
+	if string(system.UID) != uid {
+		return errors.New("it leads to another cluster: record the hub's address with \"kubectl drover use --hub=URL\"")
+	}
+	return nil
 }
 
 // restClient returns a client that knows only the type Status, in which API servers report errors.
