@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
@@ -202,6 +203,47 @@ func TestPlanCheck(t *testing.T) {
 			t.Errorf("exit code %d: %s, want an error", code, complaints)
 		}
 	})
+}
+
+// A kubeconfig without the address of the hub's proxy may lead to a cluster of another hub with the same name.
+func TestACheckedMemberIsTheOneThatJoined(t *testing.T) {
+	f, member := newCheckFixture(t)
+	hub := testkit.Shared(t)
+	way, err := clientcmd.LoadFromFile(f.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := strings.TrimSuffix(way.Clusters["hub"].Server, cli.PathLocal) + cli.MemberPath(f.workspace, "good")
+	f.kubeconfig = testkit.Kubeconfig(t, testkit.Context{Name: "hub", Namespace: f.workspace, Env: hub})
+	config, err := clientcmd.LoadFromFile(f.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Clusters["member"] = &clientcmdapi.Cluster{Server: url}
+	config.Contexts["member"] = &clientcmdapi.Context{Cluster: "member"}
+	if err := clientcmd.WriteToFile(*config, f.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	var system corev1.Namespace
+	if err := member.Client.Get(t.Context(), client.ObjectKey{Name: metav1.NamespaceSystem}, &system); err != nil {
+		t.Fatal(err)
+	}
+	file := f.file(t, "clusterName: good, version: v1.36.9")
+	for uid, want := range map[string]string{
+		"another": "it leads to another cluster", string(system.UID): "1 of 1 Clusters are safe",
+	} {
+		c := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: f.workspace, Name: "good"}}
+		if err := hub.Client.Get(t.Context(), client.ObjectKeyFromObject(c), c); err != nil {
+			t.Fatal(err)
+		}
+		c.Status.ClusterUID = uid
+		if err := hub.Client.Status().Update(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		if code, out, complaints := f.run(t.Context(), "plan", "check", file); !strings.Contains(out, want) {
+			t.Errorf("exit code %d: %s%s, want %q", code, out, complaints, want)
+		}
+	}
 }
 
 func TestFindingsOfSeveralPlansNameThePlan(t *testing.T) {
