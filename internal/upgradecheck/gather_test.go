@@ -37,7 +37,7 @@ type fixture struct {
 	namespace string
 }
 
-// findings gathers the facts with the given rights, and returns the findings of all checks that do not compare versions,
+// findings gathers the facts with the given rights. It returns the findings of all checks that do not compare versions,
 // because the test cluster has only one version.
 func (f *fixture) findings(t *testing.T, config *rest.Config, plan *v1.Plan) []upgradecheck.Finding {
 	t.Helper()
@@ -272,48 +272,67 @@ func testRights(t *testing.T, f *fixture) {
 	}
 }
 
-// A client that calls an API that the target version removes makes the check fail. Only old API servers serve such an
-// API without a setting, so "make test-versions" runs this test.
+// removal is an API that some Kubernetes versions serve and a later version does not.
+type removal struct{ path, groupVersion, resource, removed, before, manifest string }
+
+// removals returns an API for old API servers and an API for new ones.
+func removals() []removal {
+	return []removal{
+		{"flowschemas", "flowcontrol.apiserver.k8s.io/v1beta3", "flowschemas.v1beta3.flowcontrol.apiserver.k8s.io", "1.32",
+			"v1.31.9", `"kind":"FlowSchema","spec":{"priorityLevelConfiguration":{"name":"exempt"},"matchingPrecedence":9000}`},
+		{"servicecidrs", "networking.k8s.io/v1beta1", "servicecidrs.v1beta1.networking.k8s.io", "1.37",
+			"v1.36.9", `"kind":"ServiceCIDR","spec":{"cidrs":["10.99.0.0/24"]}`},
+	}
+}
+
+// A client that calls an API that the target version removes makes the check fail. "make test-versions" runs this test
+// with an API server of the oldest version.
 func TestAClientOfARemovedAPIIsFound(t *testing.T) {
-	f := &fixture{Env: testkit.StartMember(t)}
-	const group = "flowcontrol.apiserver.k8s.io"
-	config := rest.CopyConfig(f.Config)
-	httpClient, err := rest.HTTPClientFor(config)
+	f := &fixture{Env: testkit.StartMemberServing(t, "networking.k8s.io/v1beta1")}
+	client, err := rest.HTTPClientFor(f.Config)
 	if err != nil {
 		t.Fatal(err)
+	}
+	send := func(method, path, body string) int {
+		url := strings.TrimSuffix(f.Config.Host, "/") + path
+		request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Content-Type", "application/apply-patch+yaml")
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		return response.StatusCode
 	}
 	plan := &v1.Plan{}
-	plan.Spec.Version = "v1.36.0"
+	plan.Spec.Version = target
 	expect(t, f.findings(t, f.Config, plan))
-
-	response, err := httpClient.Get(config.Host + "/apis/" + group + "/v1beta3/flowschemas")
-	if err != nil {
-		t.Fatal(err)
+	served := 0
+	for _, api := range removals() {
+		path := "/apis/" + api.groupVersion + "/" + api.path
+		if send(http.MethodGet, path, "") == http.StatusNotFound {
+			continue
+		}
+		served++
+		plan.Spec.Version = target
+		requested := "RemovedAPIs " + api.resource + " a client has requested this API since the API server started, and " +
+			"Kubernetes " + api.removed + " does not serve it"
+		expect(t, f.findings(t, f.Config, plan), requested)
+		manifest := fmt.Sprintf(`{"apiVersion":%q,"metadata":{"name":"mine"},%s}`, api.groupVersion, api.manifest)
+		if code := send(http.MethodPatch, path+"/mine?fieldManager=flux", manifest); code != http.StatusCreated {
+			t.Fatalf("apply %s: status %d", manifest, code)
+		}
+		applied := "RemovedAPIs " + api.path + "/mine flux applied it as " + api.groupVersion
+		expect(t, f.findings(t, f.Config, plan), requested, applied)
+		plan.Spec.Version = api.before
+		expect(t, f.findings(t, f.Config, plan))
 	}
-	_ = response.Body.Close()
-	if response.StatusCode == http.StatusNotFound {
-		t.Skip("the API server does not serve flowcontrol v1beta3: make test-versions")
+	if served != 1 {
+		t.Errorf("the API server serves %d of the APIs, want 1", served)
 	}
-	expect(t, f.findings(t, f.Config, plan), "RemovedAPIs flowschemas.v1beta3."+group+
-		" a client has requested this API since the API server started, and Kubernetes 1.32 does not serve it")
-	plan.Spec.Version = "v1.31.9"
-	expect(t, f.findings(t, f.Config, plan))
-
-	manifest := fmt.Sprintf(`{"apiVersion":"%s/v1beta3","kind":"FlowSchema","metadata":{"name":"mine"},
-		"spec":{"priorityLevelConfiguration":{"name":"exempt"},"matchingPrecedence":9000}}`, group)
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, config.Host+"/apis/"+group+
-		"/v1beta3/flowschemas/mine?fieldManager=flux", strings.NewReader(manifest))
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set("Content-Type", "application/apply-patch+yaml")
-	if response, err = httpClient.Do(request); err != nil {
-		t.Fatal(err)
-	}
-	_ = response.Body.Close()
-	plan.Spec.Version = "v1.36.0"
-	expect(t, f.findings(t, f.Config, plan),
-		"RemovedAPIs flowschemas.v1beta3."+group, "RemovedAPIs flowschemas/mine flux applied it as "+group+"/v1beta3")
 }
 
 func TestAnUnreachableClusterIsAnError(t *testing.T) {

@@ -125,7 +125,8 @@ func TestPlanCheck(t *testing.T) {
 		"a version that is not safe": {
 			spec: "clusterName: good, " + next, code: cli.ExitDenied,
 			want: []string{"CLUSTER   CHECK               OBJECT           CAUSE", "REMEDY",
-				"good      KubernetesVersion   kube-apiserver   an upgrade from v1.36.", "skips 2 minor versions", "upgrade to 1.37 first",
+				"good      KubernetesVersion   kube-apiserver   an upgrade from v1.36.", "skips 2 minor versions",
+				"upgrade to 1.37 first",
 				"0 of 1 Clusters are safe to upgrade.\n"},
 			complain: []string{"1/1 good: 1 finding\n"},
 		},
