@@ -187,11 +187,17 @@ func (f *fakeChecks) finds(err error, findings ...upgradecheck.Finding) {
 	f.findings, f.err = findings, err
 }
 
-// made returns the number of checks.
-func (f *fakeChecks) made() int {
+// made returns the number of checks for a plan.
+func (f *fakeChecks) made(plan string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.targets)
+	n := 0
+	for i := range f.targets {
+		if f.targets[i].Plan == plan {
+			n++
+		}
+	}
+	return n
 }
 
 // nodes adds nodes for the plan with that name.

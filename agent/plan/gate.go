@@ -44,8 +44,8 @@ type checks struct {
 
 // checked is the outcome of a Plan's last checks.
 type checked struct {
-	hash     string // the Plan's hash when the checks started
-	at       time.Time
+	hash     string    // the Plan's hash when the checks started
+	at       time.Time // when they started
 	findings []v1.UpgradeFinding
 	started  time.Time // when the current checks started; zero if none are running
 }
@@ -100,7 +100,7 @@ func (c *checks) start(ctx context.Context, running *sync.WaitGroup, r resolved)
 		defer cancel()
 		found, err := c.run(ctx, &target)
 		c.mu.Lock()
-		is.hash, is.at, is.started, is.findings = r.plan.Hash, c.now(), time.Time{}, inStatus(found)
+		is.hash, is.at, is.started, is.findings = r.plan.Hash, is.started, time.Time{}, inStatus(found)
 		if err != nil {
 			is.findings = []v1.UpgradeFinding{{Check: uncheckedCheck,
 				Cause:  protocol.Cut("the cluster could not be checked: "+err.Error(), maxFinding),
@@ -133,7 +133,7 @@ func policyOf(r resolved) v1.UpgradeCheckPolicy {
 
 // guard sets the reason why a Plan must not start yet, and the findings that are not overridden.
 func (l *leadership) guard(r *resolved) {
-	last := l.checks.of(r.plan.UID)
+	last := l.tasks.checks.of(r.plan.UID)
 	if last.hash == r.plan.Hash {
 		overridden := l.overridden(r)
 		r.findings = slices.DeleteFunc(slices.Clone(last.findings),
@@ -196,7 +196,7 @@ func (l *leadership) check(ctx context.Context, r resolved) time.Time {
 	if due := r.checks.Due(r.plan.Hash); l.options.Now().Before(due) {
 		return due
 	}
-	l.checks.start(ctx, &l.running, r)
+	l.tasks.checks.start(ctx, &l.running, r)
 	return time.Time{}
 }
 
@@ -206,7 +206,7 @@ func (l *leadership) soon(r resolved, wait rollout.Wait, next *deadline) bool {
 	if !wait.Unchecked || wait.Reason != v1.ReasonApplying {
 		return false
 	}
-	end := l.checks.of(r.plan.UID).started.Add(checkGrace)
+	end := l.tasks.checks.of(r.plan.UID).started.Add(checkGrace)
 	if !l.options.Now().Before(end) {
 		return false
 	}

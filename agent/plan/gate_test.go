@@ -61,12 +61,12 @@ func (s *env) later(t *testing.T, clock *offset, node string) {
 	})
 }
 
-// checked waits until more checks have been made.
-func checked(t *testing.T, checks *fakeChecks, than int) {
+// checked waits until more checks have been made for a plan.
+func checked(t *testing.T, checks *fakeChecks, plan string, than int) {
 	t.Helper()
 	eventually(t, func(context.Context) error {
-		if got := checks.made(); got <= than {
-			return fmt.Errorf("%d checks have been made, want more than %d", got, than)
+		if got := checks.made(plan); got <= than {
+			return fmt.Errorf("%d checks have been made for %s, want more than %d", got, plan, than)
 		}
 		return nil
 	})
@@ -82,7 +82,9 @@ func gatedPlan(name string) *v1.Plan {
 func testRefused(t *testing.T, s *env) {
 	checks, clock := &fakeChecks{}, &offset{}
 	o := options{checks: checks, now: clock.now}
-	running := s.run(t, o)
+	var running *runner
+	start := func() { running = s.run(t, o) } // until the end of this test, not of a part of it
+	start()
 	defer func() { running.stop() }()
 	t.Run("nothing starts, and the findings are written once", func(t *testing.T) {
 		checks.finds(nil, notReady("y"), notReady("z"))
@@ -90,7 +92,8 @@ func testRefused(t *testing.T, s *env) {
 		s.create(t, gatedPlan("refused"))
 		p := s.await(t, "refused", v1.ReasonUpgradeUnsafe)
 		s.untouched(t, "refused-a", "refused")
-		if g := p.Status.Gates; g == nil || len(g.Findings) != 2 || g.Findings[0].Object != "node/y" || len(g.Revision) != 56 {
+		if g := p.Status.Gates; g == nil || len(g.Findings) != 2 || g.Findings[0].Object != "node/y" ||
+			len(g.Revision) != 56 {
 			t.Errorf("the status has the gates %+v, want both findings and a revision", g)
 		}
 		ready := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady)
@@ -106,15 +109,15 @@ func testRefused(t *testing.T, s *env) {
 		if target.Version != "v1.36.3+k3s1" || target.Plan != "refused" || target.Nodes.String() != "for=refused" {
 			t.Errorf("the target of the checks is %+v, want that of the plan", target)
 		}
-		made := checks.made()
+		made := checks.made("refused")
 		s.later(t, clock, "refused-a")
-		checked(t, checks, made)
+		checked(t, checks, "refused", made)
 		running.stop() // an agent that is killed keeps the gate shut
-		made = checks.made()
-		running = s.run(t, o)
-		checked(t, checks, made)
+		made = checks.made("refused")
+		start()
+		checked(t, checks, "refused", made)
 		s.later(t, clock, "refused-a")
-		checked(t, checks, made+1)
+		checked(t, checks, "refused", made+1)
 		if again := s.await(t, "refused", v1.ReasonUpgradeUnsafe); again.ResourceVersion != p.ResourceVersion {
 			t.Errorf("the Plan has been written again: %+v, want that the same findings are written once", again.Status)
 		}
@@ -134,7 +137,7 @@ func testRefused(t *testing.T, s *env) {
 		if p.Status.Gates != nil {
 			t.Errorf("the status has the gates %+v, want none", p.Status.Gates)
 		}
-		made := checks.made()
+		made := checks.made("refused")
 		s.nodes(t, "refused", "refused-b")
 		eventually(t, func(ctx context.Context) error {
 			if got := s.node(t, "refused-b").Labels[v1.PlanLabel("refused")]; got != p.Status.LatestHash {
@@ -142,8 +145,8 @@ func testRefused(t *testing.T, s *env) {
 			}
 			return nil
 		})
-		if checks.made() != made {
-			t.Errorf("%d checks for a new node in a complete member, want none", checks.made()-made)
+		if checks.made("refused") != made {
+			t.Errorf("%d checks for a new node in a complete member, want none", checks.made("refused")-made)
 		}
 	})
 	t.Run("an override of the plan's revision starts it", func(t *testing.T) {
@@ -153,10 +156,10 @@ func testRefused(t *testing.T, s *env) {
 		p := s.await(t, "overridden", v1.ReasonUpgradeUnsafe)
 		override := v1.Override{Check: upgradecheck.CheckNodesReady, Revision: strings.Repeat("0", 56), OverriddenBy: "alice",
 			Reason: "it is being replaced"}
-		made := checks.made()
+		made := checks.made("overridden")
 		s.change(t, p, func() { p.Spec.Overrides = []v1.Override{override} })
 		s.later(t, clock, "overridden-a")
-		checked(t, checks, made)
+		checked(t, checks, "overridden", made)
 		s.untouched(t, "overridden-a", "overridden")
 		p = s.await(t, "overridden", v1.ReasonUpgradeUnsafe)
 		s.change(t, p, func() { p.Spec.Overrides[0].Revision = p.Status.Gates.Revision })
@@ -180,7 +183,7 @@ func testRefused(t *testing.T, s *env) {
 		running.stop()
 		checks.finds(nil, notReady("half-a"))
 		clock.Add(int64(time.Hour))
-		running = s.run(t, o)
+		start()
 		p = s.await(t, "half", v1.ReasonComplete)
 		s.expectNode(t, "half-b", "half", p.Status.LatestHash, false)
 	})
@@ -195,7 +198,6 @@ func testRefused(t *testing.T, s *env) {
 		}
 	})
 	t.Run("a plan is not checked if its version is not one of Kubernetes, or if the checks are off", func(t *testing.T) {
-		made := checks.made()
 		s.nodes(t, "system", "system-a")
 		s.nodes(t, "unchecked", "unchecked-a")
 		system, unchecked := gatedPlan("system"), gatedPlan("unchecked")
@@ -205,8 +207,8 @@ func testRefused(t *testing.T, s *env) {
 		s.create(t, unchecked)
 		s.await(t, "system", v1.ReasonComplete)
 		s.await(t, "unchecked", v1.ReasonComplete)
-		if checks.made() != made {
-			t.Errorf("%d checks were made, want none", checks.made()-made)
+		if n := checks.made("system") + checks.made("unchecked"); n > 0 {
+			t.Errorf("%d checks were made, want none", n)
 		}
 	})
 }
@@ -224,21 +226,20 @@ func testRefusedToHub(t *testing.T, s *env) {
 	if p.Status.Gates.Revision != "" {
 		t.Errorf("the revision is %q, want none, because the hub decides about overrides", p.Status.Gates.Revision)
 	}
-	made := checks.made()
+	made := checks.made("given")
 	checks.finds(nil)
 	s.later(t, clock, "given-a")
 	s.nodes(t, "given-other", "given-other-a") // a pass after the recheck would be due
 	s.create(t, newPlan("given-other", 0))
 	s.await(t, "given-other", v1.ReasonComplete)
-	if p = s.await(t, "given", v1.ReasonUpgradeUnsafe); checks.made() != made+1 {
-		t.Errorf("%d checks, want only that of the other plan: the hub may have given the slot to another member",
-			checks.made()-made)
+	if p = s.await(t, "given", v1.ReasonUpgradeUnsafe); checks.made("given") != made {
+		t.Errorf("%d checks, want none: the hub may have given the slot to another member", checks.made("given")-made)
 	}
 	s.untouched(t, "given-a", "given")
 	checks.finds(nil, notReady("y"))
-	made = checks.made()
+	made = checks.made("given")
 	s.change(t, p, func() { p.Spec.Paused = true })
-	checked(t, checks, made)
+	checked(t, checks, "given", made)
 	if p = s.await(t, "given", v1.ReasonUpgradeUnsafe); len(p.Status.Gates.Findings) != 1 {
 		t.Errorf("the gates are %+v, want that the paused plan is still checked", p.Status.Gates)
 	}
@@ -256,9 +257,13 @@ func TestMemberIsCheckedWithRealFacts(t *testing.T) {
 	s, clock := newEnv(t), &offset{}
 	s.run(t, options{real: true, now: clock.now})
 	s.nodes(t, "checked", "checked-a", "checked-b")
-	set := func(ready corev1.ConditionStatus) {
+	version, err := discovery.NewDiscoveryClientForConfigOrDie(s.config).ServerVersion()
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(node string, ready corev1.ConditionStatus) {
 		t.Helper()
-		n := s.node(t, "checked-b")
+		n := s.node(t, node)
 		for i := range n.Status.Conditions {
 			if n.Status.Conditions[i].Type == corev1.NodeReady {
 				n.Status.Conditions[i].Status = ready
@@ -268,13 +273,9 @@ func TestMemberIsCheckedWithRealFacts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	set(corev1.ConditionFalse)
+	set("checked-b", corev1.ConditionFalse)
 	p := gatedPlan("checked")
 	p.Spec.Concurrency = new(intstr.FromInt32(2))
-	version, err := discovery.NewDiscoveryClientForConfigOrDie(s.config).ServerVersion()
-	if err != nil {
-		t.Fatal(err)
-	}
 	p.Spec.Version = version.GitVersion
 	s.create(t, p)
 	p = s.await(t, "checked", v1.ReasonUpgradeUnsafe)
@@ -283,7 +284,7 @@ func TestMemberIsCheckedWithRealFacts(t *testing.T) {
 		t.Errorf("the findings are %+v, want node checked-b only", g)
 	}
 	s.untouched(t, "checked-a", "checked")
-	set(corev1.ConditionTrue)
+	set("checked-b", corev1.ConditionTrue)
 	s.later(t, clock, "checked-a")
 	p = s.await(t, "checked", v1.ReasonComplete)
 	s.expectNode(t, "checked-a", "checked", p.Status.LatestHash, false)

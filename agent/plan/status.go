@@ -33,7 +33,7 @@ func (l *leadership) publish(ctx context.Context, plans []resolved, waits map[st
 	l.publisher.hold(hold)
 
 	jobs := l.jobs.Values()
-	l.logs.keep(jobs)
+	l.tasks.logs.keep(jobs)
 	there, hubs := map[string]bool{}, map[string]bool{}
 	for _, r := range plans {
 		there[r.plan.UID] = true
@@ -54,7 +54,7 @@ func (l *leadership) publish(ctx context.Context, plans []resolved, waits map[st
 		status.Gates = l.gatesOf(r, wait)
 		l.publishOne(ctx, r.object, status, next)
 	}
-	l.checks.keep(there)
+	l.tasks.checks.keep(there)
 	l.publisher.keep(hubs)
 	maps.DeleteFunc(l.planStates, func(uid string, _ *planState) bool { return !there[uid] })
 }
@@ -125,7 +125,7 @@ func (l *leadership) addLogs(ctx context.Context, o *v1.Plan, failures []v1.Node
 		if !there || j.Attempt != n.Claims[o.Name].Attempt || f.Log != "" {
 			continue
 		}
-		text, over := l.logs.of(ctx, &l.running, j.uid, j.Name)
+		text, over := l.tasks.logs.of(ctx, &l.running, j.uid, j.Name)
 		f.Log, complete = text, complete && over
 	}
 	return complete

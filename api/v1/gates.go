@@ -7,9 +7,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // PlanGates defines the conditions under which a Plan starts in a member.
 type PlanGates struct {
-	// upgradeChecks determines whether the agent checks if the cluster can be upgraded safely before the plan starts on the
-	// first node of the cluster. The checks apply only if the version is a Kubernetes version. Once a node has started the
-	// current version, the cluster is not checked again. With Enforce, the plan does not start on any node until all
+	// upgradeChecks determines whether the agent checks if the cluster can be upgraded safely, before the plan starts on
+	// the first node of the cluster. The checks apply only if the version is a Kubernetes version. Once a node has started
+	// the current version, the cluster is not checked again. With Enforce, the plan does not start on any node until all
 	// checks have passed or have been overridden, and the agent checks again every minute. With Report, the findings are
 	// only listed in status.gates. With Disabled, the cluster is not checked. The default is Enforce. On the hub, setting
 	// Report or Disabled requires the verb "override" on the Plan.
@@ -38,8 +38,8 @@ type Override struct {
 	Check string `json:"check"`
 
 	// revision is the revision for which the check is ignored, as shown in status.gates. It covers the Plan's UID, the
-	// version, the content of Secrets without ignoreUpdates, and the whole spec except paused, approvals and overrides. The
-	// override does not count for any other revision.
+	// version, the content of Secrets without ignoreUpdates, and the whole spec except paused, approvals and overrides.
+	// The override does not count for any other revision.
 	// +required
 	// +kubebuilder:validation:MaxLength=56
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{56}$`
@@ -50,14 +50,14 @@ type Override struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
+	// +kubebuilder:validation:Pattern=`^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]+$`
 	OverriddenBy string `json:"overriddenBy"`
 
 	// reason says why the findings can be ignored. It must be 1 to 256 characters long.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
+	// +kubebuilder:validation:Pattern=`^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]+$`
 	// +kubebuilder:validation:XValidation:rule="self.trim() != ''",message="must not be blank"
 	Reason string `json:"reason"`
 }

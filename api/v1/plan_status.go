@@ -227,8 +227,8 @@ const (
 	// The reasons for True are Complete, NoNodes and NoClusters. The reasons for False are Applying, AwaitingRetry,
 	// AwaitingApproval, AwaitingWindow, AwaitingSlot, AwaitingNodes, UpgradeUnsafe, Soaking, Settling, Held, Paused,
 	// MembersAway, MemberLost, MemberAhead, NodeFailed, TooManyFailures, ClusterNotFound, InvalidSelector, InvalidPlan,
-	// WrongNamespace, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch and DeliveryFailed. If LatestResolved is False, its reason
-	// applies to Complete, too.
+	// WrongNamespace, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch and DeliveryFailed. If LatestResolved is
+	// False, its reason applies to Complete, too.
 	ConditionComplete = "Complete"
 )
 

@@ -61,7 +61,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope) (ctrl.Result, er
 		overridden := s.gates(gates, metav1.NewTime(r.Now()))
 		for _, o := range overridden {
 			update.Event(status.Event{Warning: true, Reason: v1.ReasonCheckOverridden, Action: "Override",
-				Message: fmt.Sprintf("%s overrides the check %s for revision %s: %s", o.OverriddenBy, o.Check, o.Revision, o.Reason)})
+				Message: fmt.Sprintf("%s overrides the check %s for revision %s: %s", o.OverriddenBy, o.Check, o.Revision,
+					o.Reason)})
 		}
 		news := r.conclude(s.plan, s.release, v) && r.Now().Sub(r.written.Told(s.plan, v.reason)) >= reasonPause
 		if news {

@@ -93,10 +93,6 @@ func (v *view) begun() bool {
 	return false
 }
 
-// paused reports whether the plan is paused. A plan that is only checked counts as not paused, so that its status
-// contains the findings.
-func (v *view) paused() bool { return v.plan.Spec.Paused && (!v.plan.probed || v.refusal() == nil) }
-
 // Overridden returns the overrides of a revision. Overrides of other revisions do not count.
 func Overridden(revision string, overrides []v1.Override) []v1.Override {
 	var counted []v1.Override
@@ -109,10 +105,25 @@ func Overridden(revision string, overrides []v1.Override) []v1.Override {
 }
 
 // refuses reports whether a member's checks keep the current revision from starting there. The result is true until the
-// member reports another reason, even if the member is disconnected.
+// member reports another reason, even if the member is disconnected, and for at least steadyTime.
 func (f *Fleet) refuses(c *Cluster) bool {
-	return f.current(c) && c.Claim.Refused != nil &&
-		(c.Status == nil || c.Status.Revision != f.plan.Revision || c.Status.Reason == v1.ReasonUpgradeUnsafe)
+	if !f.current(c) || c.Claim.Refused == nil {
+		return false
+	}
+	if c.Status == nil || c.Status.Revision != f.plan.Revision || c.Status.Reason == v1.ReasonUpgradeUnsafe {
+		return true
+	}
+	return !f.steady(c.Claim.Refused)
+}
+
+// steady reports whether at least steadyTime has passed since the given time. Otherwise, the next decision is due then.
+func (f *Fleet) steady(since *time.Time) bool {
+	end := since.Add(steadyTime)
+	if f.now.Before(*since) || !f.now.Before(end) {
+		return true
+	}
+	f.until = Sooner(f.until, end)
+	return false
 }
 
 // startable reports whether a member has not started the current revision. This includes members that refused the

@@ -243,6 +243,12 @@ func TestRefusedMembersHoldTheirWaveWithoutASlot(t *testing.T) {
 			next: rollout.Cluster{Claim: refused(), Status: said("r", v1.ReasonPaused)}, step: "begin a",
 			given: given{nothing, nothing, paused},
 		},
+		"a member that has just refused does not start again": {
+			first: rollout.Cluster{Claim: &rollout.ClusterClaim{Revision: "r", Refused: &now},
+				Status: said("r", v1.ReasonPaused)},
+			second: rollout.Cluster{Claim: complete(), Status: said("r", v1.ReasonComplete)},
+			reason: v1.ReasonUpgradeUnsafe, given: given{paused, plan, nothing},
+		},
 		"all work can be done despite an earlier refusal": {
 			first: rollout.Cluster{Claim: refused(), Status: said("r", v1.ReasonComplete)}, step: "complete a",
 			given: given{paused, nothing, nothing},

@@ -266,9 +266,9 @@ func (f *Fleet) held(c *Cluster) string {
 	return ""
 }
 
-// takes reports whether a member occupies a slot. A failed member occupies a slot while any of its nodes are in
-// progress and not stuck. A member that refused the plan occupies none, so that it does not block the others. A lost member occupies a slot until a user changes its labels so that the plan no longer
-// selects it.
+// takes reports whether a member occupies a slot. A member that has failed or refused the plan occupies a slot only
+// while any of its nodes are in progress and not stuck, so that it does not block the others. A lost member occupies a
+// slot until a user changes its labels so that the plan no longer selects it.
 func (f *Fleet) takes(c *Cluster) bool {
 	switch {
 	case !f.counts(c) && f.lost(c):

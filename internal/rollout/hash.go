@@ -44,8 +44,8 @@ func Revision(hash string, pace *v1.PlanPace) (string, error) { return digest(ha
 
 // ApprovalRevision returns the digest that a user approves, or for which a user overrides checks. An approval must not
 // count for any other work, members or pace, so the digest covers the revision and the whole spec, except for a pause,
-// the approvals and the overrides. The UID ensures that an approval does not count for a copy of the plan, or for a plan
-// that is created again.
+// the approvals and the overrides. The UID ensures that an approval does not count for a copy of the plan, or for a
+// plan that is created again.
 func ApprovalRevision(uid types.UID, revision string, spec *v1.PlanSpec) (string, error) {
 	approved := *spec
 	approved.Paused, approved.Approvals, approved.Overrides = false, nil, nil

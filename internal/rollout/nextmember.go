@@ -70,8 +70,8 @@ func (f *Fleet) next() FleetDecision {
 	return FleetDecision{Wait: why}
 }
 
-// A failed member counts as failed for at least steadyTime, regardless of its reports. As a result, an agent whose
-// reports alternate causes at most two writes per minute.
+// A member counts as failed, or as refusing the plan, for at least steadyTime, regardless of its reports. As a result,
+// an agent whose reports alternate causes at most two writes per minute.
 const steadyTime = time.Minute
 
 // record returns the step that writes a member's progress into its claim. It returns nil if there is nothing to
@@ -125,9 +125,8 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 	default:
 		return nil
 	}
-	if c.Claim.Failed != nil {
-		if end := c.Claim.Failed.Add(steadyTime); f.now.Before(end) && !f.now.Before(*c.Claim.Failed) {
-			f.until = Sooner(f.until, end)
+	for _, since := range []*time.Time{c.Claim.Failed, c.Claim.Refused} {
+		if since != nil && !f.steady(since) {
 			return nil
 		}
 	}

@@ -31,11 +31,12 @@ func withChecks(t *testing.T, plan *unstructured.Unstructured, policy string) *u
 }
 
 func overrideBy(user, check string) map[string]any {
-	return map[string]any{"check": check, "revision": approvedRevision, "overriddenBy": user, "reason": "it is replaced"}
+	return map[string]any{"check": check, "revision": approvedRevision, "overriddenBy": user,
+		"reason": "it is replaced"}
 }
 
-// testOverride: an override takes the verb "override", a reason and the user's own name, however it comes into the Plan.
-// Turning the checks off takes the same verb.
+// testOverride: an override takes the verb "override", a reason and the user's own name, however it comes into the
+// Plan. Turning the checks off takes the same verb.
 func testOverride(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	all := may("plans", "get", "create", "update", "patch", "delete", "approve")
@@ -51,7 +52,8 @@ func testOverride(t *testing.T, h *fixture) {
 		create := func(c client.Client, plan *unstructured.Unstructured) error { return c.Create(t.Context(), plan, dry) }
 		wantRefused(t, create(runner, withOverrides(t, made, overrideBy("overrider", "NodesReady"))),
 			"user runner "+inTheName+" overrider")
-		wantRefused(t, create(runner, withOverrides(t, made, overrideBy("runner", "NodesReady"))), "user runner "+verb+workspace)
+		wantRefused(t, create(runner, withOverrides(t, made, overrideBy("runner", "NodesReady"))),
+			"user runner "+verb+workspace)
 		wantRefused(t, create(chief, withOverrides(t, made, overrideBy("overrider", "NodesReady"))), inTheName+" overrider")
 		wantTaken(t, create(chief, withOverrides(t, made, overrideBy("chief", "NodesReady"))))
 		for _, policy := range []string{"Report", "Disabled"} {
@@ -115,8 +117,11 @@ func testOverride(t *testing.T, h *fixture) {
 		wantRefused(t, h.Client.Patch(t.Context(), gatedPlan(t, workspace, "k3s"), patch, dry), inTheName+" chief")
 	})
 	t.Run("others can write the Plan, turn the checks on and remove overrides", func(t *testing.T) {
-		wantTaken(t, chief.Patch(t.Context(), gatedPlan(t, workspace, "k3s"), merge(`{"spec":{"gates":{"upgradeChecks":"Disabled"},`+
-			`"overrides":[{"check":"NodesReady","revision":"%s","overriddenBy":"chief","reason":"a"}]}}`, approvedRevision)))
+		wantTaken(t, chief.Patch(t.Context(), gatedPlan(t, workspace, "k3s"), merge(
+			`{"spec":{"overrides":[{"check":"NodesReady","revision":"%s","overriddenBy":"chief","reason":"a"}]}}`,
+			approvedRevision)))
+		disable := merge(`{"spec":{"gates":{"upgradeChecks":"Disabled"}}}`)
+		wantTaken(t, chief.Patch(t.Context(), gatedPlan(t, workspace, "k3s"), disable))
 		edit := merge(`{"spec":{"version":"v2"}}`)
 		wantTaken(t, runner.Patch(t.Context(), gatedPlan(t, workspace, "k3s"), edit, dry))
 		report := merge(`{"spec":{"gates":{"upgradeChecks":"Report"}}}`)

@@ -23,8 +23,8 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// approvalManager is the field manager of approvals and overrides. Its name must not begin with "kubectl", because Flux removes the
-// fields of such managers from the objects that it applies.
+// approvalManager is the field manager of approvals and overrides. Its name must not begin with "kubectl", because Flux
+// removes the fields of such managers from the objects that it applies.
 const approvalManager = "drover-approval"
 
 // approveOptions holds the flags of "plan approve".
@@ -154,7 +154,8 @@ func self(ctx context.Context, h *cli.Hub) (string, error) {
 	}
 	me, err := c.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("read your user name at %s: %w: set it with --approved-by or --overridden-by", h.Config.Host, err)
+		return "", fmt.Errorf("read your user name at %s: %w: set it with --approved-by or --overridden-by", h.Config.Host,
+			err)
 	}
 	return me.Status.UserInfo.Username, nil
 }

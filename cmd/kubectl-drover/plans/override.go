@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/internal/upgradecheck"
 )
 
 // overrideOptions holds the flags of "plan override".
@@ -29,8 +30,8 @@ func newOverride(o *cli.Options) *cobra.Command {
 	a := &overrideOptions{Options: o}
 	c := &cobra.Command{
 		Use: "override NAME --check CHECK --reason TEXT", Short: "Override upgrade checks of a plan",
-		Long: `Override upgrade checks of a plan, so that it starts although they have findings. It adds entries to
-spec.overrides. You need the rights to update and to override the Plan.
+		Long: `Override upgrade checks of a plan, so that it starts although they have findings. It adds entries
+to spec.overrides. You need the rights to update and to override the Plan.
 
 An override applies to all members of the plan. It counts only for the plan as it is now. Any change
 except to paused, approvals and overrides makes it expire. The status and an event record the user, the
@@ -68,13 +69,15 @@ func (a *overrideOptions) override(c *cobra.Command, change *cli.Change, name st
 		return err
 	}
 	if change.Real() {
-		if err := cli.Confirm(c, a.yes, a.describe(plan)); err != nil {
+		if err := cli.Confirm(c, a.yes, describeOverride(plan, a.checks, a.reason)); err != nil {
 			return err
 		}
 	}
 	return a.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
 		before, revision := plan.DeepCopy(), plan.Status.Gates.Revision
-		add := func(p *v1.Plan) { a.set(p, revision) }
+		add := func(p *v1.Plan) {
+			setOverrides(p, a.checks, v1.Override{Revision: revision, OverriddenBy: a.by, Reason: strings.TrimSpace(a.reason)})
+		}
 		add(plan)
 		return change.Make(h, plan, "overrides "+strings.Join(a.checks, ", "), func(w client.Client) error {
 			return addDecision(ctx, h, w, before, plan, add)
@@ -88,10 +91,15 @@ func overridable(plan *v1.Plan, checks []string) error {
 		return err
 	}
 	known := checksOf(plan)
+	all := plan.Status.Gates != nil && len(plan.Status.Gates.Findings) < v1.MaxFindings // the status lists all findings
 	for _, check := range checks {
-		if !slices.Contains(known, check) && (plan.Status.Gates == nil || len(plan.Status.Gates.Findings) < v1.MaxFindings) {
-			return fmt.Errorf("the check %q of plan %s/%s has no findings: use one of %s", cli.Plain(check), plan.Namespace,
-				plan.Name, cli.Plain(strings.Join(known, ", ")))
+		if !slices.Contains(known, check) && (all || len(known) == 0 || !slices.Contains(upgradecheck.Checks(), check)) {
+			hint := "there is nothing to override"
+			if len(known) > 0 {
+				hint = "use one of " + cli.Plain(strings.Join(known, ", "))
+			}
+			return fmt.Errorf("the check %q of plan %s/%s has no findings: %s", cli.Plain(check), plan.Namespace, plan.Name,
+				hint)
 		}
 	}
 	if plan.Status.Gates.Revision == "" {
@@ -117,16 +125,16 @@ func checksOf(plan *v1.Plan) []string {
 	return slices.Compact(names)
 }
 
-// describe returns the question that the user has to confirm.
-func (a *overrideOptions) describe(plan *v1.Plan) string {
+// describeOverride returns the question that the user has to confirm.
+func describeOverride(plan *v1.Plan, checks []string, reason string) string {
 	var found []string
 	for _, f := range plan.Status.Gates.Findings {
-		if slices.Contains(a.checks, f.Check) {
+		if slices.Contains(checks, f.Check) {
 			found = append(found, finding(&f))
 		}
 	}
 	return fmt.Sprintf("override %s of plan %s/%s on all its clusters, for revision %s, because %q. Findings so far: %s",
-		strings.Join(a.checks, ", "), plan.Namespace, plan.Name, plan.Status.Gates.Revision, a.reason,
+		strings.Join(checks, ", "), plan.Namespace, plan.Name, plan.Status.Gates.Revision, reason,
 		strings.Join(found, "; "))
 }
 
@@ -139,15 +147,14 @@ func finding(f *v1.UpgradeFinding) string {
 	return text + ": " + cli.Plain(f.Cause)
 }
 
-// set adds overrides to a plan. It replaces earlier overrides of the same checks, and removes those of other revisions,
-// because the number of overrides is limited.
-func (a *overrideOptions) set(plan *v1.Plan, revision string) {
+// setOverrides adds overrides of some checks to a plan. It replaces earlier overrides of the same checks, and removes
+// those of other revisions, because the number of overrides is limited.
+func setOverrides(plan *v1.Plan, checks []string, like v1.Override) {
 	plan.Spec.Overrides = slices.DeleteFunc(slices.Clone(plan.Spec.Overrides), func(o v1.Override) bool {
-		return o.Revision != revision || slices.Contains(a.checks, o.Check)
+		return o.Revision != like.Revision || slices.Contains(checks, o.Check)
 	})
-	for _, check := range a.checks {
-		plan.Spec.Overrides = append(plan.Spec.Overrides, v1.Override{Check: check, Revision: revision, OverriddenBy: a.by,
-			Reason: strings.TrimSpace(a.reason)})
+	for _, like.Check = range checks {
+		plan.Spec.Overrides = append(plan.Spec.Overrides, like)
 	}
 }
 

@@ -178,7 +178,8 @@ func (m *Member) Status(plan *rollout.Plan, wait rollout.Wait, revision string, 
 		return nil, err
 	}
 	m.checks.Last = &v1.PlanStatus{
-		ObservedGeneration: plan.Generation, Revision: revision, LatestHash: plan.Hash, LatestVersion: plan.Version, Nodes: &progress.Nodes,
+		ObservedGeneration: plan.Generation, Revision: revision, LatestHash: plan.Hash, LatestVersion: plan.Version,
+		Nodes:    &progress.Nodes,
 		Applying: progress.Applying, Failures: progress.Failures,
 		Conditions: []metav1.Condition{{Type: v1.ConditionComplete, Reason: wait.Reason, Message: wait.Message}},
 	}
