@@ -4,6 +4,7 @@
 package controllers
 
 import (
+	"cmp"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/cluster"
+	"github.com/drover-dev/drover/controllers/host"
 	"github.com/drover-dev/drover/controllers/inventory"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/set"
@@ -91,6 +93,35 @@ func profiles(s shared) wiring.Controller {
 		Triggers: []wiring.Trigger{
 			wiring.OnChange(&v1.Cluster{}, predicate.NewPredicateFuncs(func(client.Object) bool { return kind.Served() })),
 			wiring.OnSource(kind), wiring.RequestAllOnCall(s.clusterNames, s.Trust.OnChange),
+		},
+	}
+}
+
+// hosts lists the controllers for Hosts. They let machines join, send instructions from Secrets to machines, and close
+// the tunnels of revoked agents.
+func hosts(s shared) []wiring.Controller {
+	revoker := &host.Revoker{Client: s.client, Live: s.live, Tunnels: s.Members.Tunnels}
+	reconciler := &host.Reconciler{
+		Output: s.output("drover-host"), Live: s.live, Members: s.Members.Reconciled(),
+		Settings: s.settings, Trust: cmp.Or(s.Config.Agent.Defaults().Trust, v1.TrustPinned),
+		Settled: s.settled(since(s.Started)),
+		History: host.HistoryOf(s.Checkpoints),
+	}
+	return []wiring.Controller{
+		{
+			Name: "host-revocation", Reconciler: revoker, EveryReplica: true,
+			Triggers: []wiring.Trigger{
+				wiring.OnChange(&v1.Host{}), wiring.OnOtherChange(&corev1.Secret{}, host.Handler()),
+				wiring.OnCall(host.OfMembers(s.Members.OnHostOpen), 0),
+			},
+		},
+		{
+			Name: "host", Reconciler: reconciler, Workers: 8,
+			Triggers: []wiring.Trigger{
+				wiring.OnChange(&v1.Host{}), wiring.OnOtherChange(&corev1.Secret{}, host.Handler()),
+				wiring.OnCall(host.OfMembers(s.Members.OnHostChange), 50*time.Millisecond),
+				wiring.RequestAllOnCall(s.hostNames, s.Trust.OnChange),
+			},
 		},
 	}
 }

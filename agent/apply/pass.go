@@ -166,7 +166,7 @@ func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 	p.applyAll(ctx, ordered[0])
 	p.applyAll(ctx, p.bindable(ctx, ordered[1]))
 	p.applyAll(ctx, ordered[2])
-	if p.allWell(ordered[2]) {
+	if !slices.ContainsFunc(ordered[2], func(it item) bool { return p.failed(it.ref) }) {
 		p.applyAll(ctx, ordered[3])
 	}
 	if !p.waits() { // a binding is removed only after its replacement has been applied
@@ -353,10 +353,6 @@ func (p *pass) recordQuota(it item) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.set.quotas.held[it.ref.namespace] = it.hard
-}
-
-func (p *pass) allWell(items []item) bool {
-	return !slices.ContainsFunc(items, func(it item) bool { return p.failed(it.ref) })
 }
 
 func (p *pass) applyAll(ctx context.Context, items []item) {

@@ -5,6 +5,7 @@ package apply
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -52,10 +53,7 @@ func (p *pass) summarize(state *protocol.SetState) {
 // summarizeLocked is like summarize, but the caller must hold mu. Objects that are still being written count as
 // problems.
 func (p *pass) summarizeLocked(state *protocol.SetState) {
-	all := make([]protocol.SetObject, 0, len(p.problems))
-	for _, problem := range p.problems {
-		all = append(all, problem)
-	}
+	all := slices.Collect(maps.Values(p.problems))
 	for r := range p.writing {
 		all = append(all, protocol.SetObject{
 			Object: r.String(), Phase: protocol.SetPending, Message: "the API server has not answered yet",

@@ -39,7 +39,7 @@ func (a *Applier) lookForLeft(ctx context.Context) {
 				}
 			}
 			slices.Sort(left)
-			a.setLeft(left[:min(len(left), maxLeft)])
+			a.replace(&a.left, left[:min(len(left), maxLeft)])
 		} else if ctx.Err() == nil {
 			a.options.Log.Info("cannot list the sets that were delivered before the agent became read-only", "error",
 				err.Error())
@@ -51,8 +51,6 @@ func (a *Applier) lookForLeft(ctx context.Context) {
 		}
 	}
 }
-
-func (a *Applier) setLeft(left []string) { a.replace(&a.left, left) }
 
 // Unclaimed returns the names of objects that have the label of a set, but that belong to no set and were not applied
 // by the agent.

@@ -82,23 +82,18 @@ func (s store) save(ctx context.Context, wanted *set.Set, before kept) (kept, er
 
 func secretOf(name string, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: name,
-			Labels: map[string]string{"app.kubernetes.io/name": protocol.AgentName, v1.LabelManagedBy: v1.ManagedBy}},
-		Type: secretType, Data: data,
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: protocol.AgentLabels()}, Type: secretType, Data: data,
 	}
 }
 
 // write creates or replaces a Secret. The before parameter is the previous version, or nil if no previous version is
 // known.
 func (s store) write(ctx context.Context, secret, before *corev1.Secret) (*corev1.Secret, error) {
-	var after *corev1.Secret
-	var err error
-	if before == nil {
-		after, err = s.secrets.Create(ctx, secret)
-	} else {
-		secret.ResourceVersion = before.ResourceVersion
-		after, err = s.secrets.Update(ctx, secret)
+	put := s.secrets.Create
+	if before != nil {
+		put, secret.ResourceVersion = s.secrets.Update, before.ResourceVersion
 	}
+	after, err := put(ctx, secret)
 	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) { // a previous leader wrote the Secret
 		if before, err = s.secrets.Get(ctx, secret.Name); err == nil {
 			secret.ResourceVersion = before.ResourceVersion

@@ -75,10 +75,7 @@ func (e *lastError) tell(why string) {
 	e.mu.Lock()
 	e.text, e.told = Presentable(why), true
 	e.mu.Unlock()
-	select {
-	case e.wake <- struct{}{}:
-	default:
-	}
+	await.Signal(e.wake)
 }
 
 func (e *lastError) state() (text string, told bool) {

@@ -96,12 +96,7 @@ func (k *Keeper) Report() *protocol.Deployment {
 }
 
 // Wake makes the Keeper check the Deployment again.
-func (k *Keeper) Wake() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
-	}
-}
+func (k *Keeper) Wake() { await.Signal(k.wake) }
 
 // Lead keeps the Deployment in the state that the hub requested until ctx is done.
 func (k *Keeper) Lead(ctx context.Context) {

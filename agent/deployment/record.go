@@ -118,20 +118,13 @@ func (s store) write(ctx context.Context, r record, secret *corev1.Secret) error
 	if !r.Started.IsZero() {
 		data[keyStarted] = []byte(r.Started.UTC().Format(time.RFC3339))
 	}
-	var err error
+	put := s.secrets.Update
 	if secret == nil {
-		_, err = s.secrets.Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{
-				Name:   protocol.DeploymentSecret,
-				Labels: protocol.AgentLabels(),
-			},
-			Type: corev1.SecretTypeOpaque, Data: data,
-		})
-	} else {
-		secret.Data = data
-		_, err = s.secrets.Update(ctx, secret)
+		put, secret = s.secrets.Create, &corev1.Secret{Type: corev1.SecretTypeOpaque,
+			ObjectMeta: metav1.ObjectMeta{Name: protocol.DeploymentSecret, Labels: protocol.AgentLabels()}}
 	}
-	if err != nil {
+	secret.Data = data
+	if _, err := put(ctx, secret); err != nil {
 		return fmt.Errorf("store deployment: %w", err)
 	}
 	return nil

@@ -50,12 +50,9 @@ type UninstallOptions struct {
 // makes the namespace the owner of the cluster-scoped objects, and deletes the namespace. The Kubernetes garbage
 // collector then removes the rest.
 type Uninstaller struct {
-	client    rest.Interface
-	namespace string
-	sets      func(context.Context) ([]string, error)
-	log       logr.Logger
-	done      chan struct{}
-	once      sync.Once
+	UninstallOptions
+	done chan struct{}
+	once sync.Once
 }
 
 // NewUninstaller returns an Uninstaller.
@@ -63,7 +60,7 @@ func NewUninstaller(o UninstallOptions) *Uninstaller {
 	if o.Sets == nil {
 		o.Sets = func(context.Context) ([]string, error) { return nil, nil }
 	}
-	return &Uninstaller{client: o.Client, namespace: o.Namespace, sets: o.Sets, log: o.Log, done: make(chan struct{})}
+	return &Uninstaller{UninstallOptions: o, done: make(chan struct{})}
 }
 
 // Done returns a channel that is closed when the agent can exit: the removal is complete, or can continue without the
@@ -78,9 +75,9 @@ func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the agent is uninstalled with POST", http.StatusMethodNotAllowed)
 		return
 	}
-	h.log.Info("uninstalling")
+	h.Log.Info("uninstalling")
 	var result protocol.UninstallResult
-	remaining, err := h.sets(r.Context())
+	remaining, err := h.Sets(r.Context())
 	switch {
 	case errors.Is(err, ErrNotLeading):
 		http.Error(w, err.Error(), http.StatusMisdirectedRequest)
@@ -101,7 +98,7 @@ func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(body) // the agent exits even if the hub does not read the result
-	h.log.Info("uninstalled", "remaining", result.Remaining)
+	h.Log.Info("uninstalled", "remaining", result.Remaining)
 	if len(result.Remaining) == 0 {
 		h.once.Do(func() { close(h.done) })
 	}
@@ -113,7 +110,7 @@ const discoveryV2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDisc
 // stale returns the API groups whose server does not respond. Kubernetes cannot finish deleting a namespace as long as
 // it cannot list all objects in it. Older API servers do not report stale groups.
 func (h *Uninstaller) stale(ctx context.Context) (groups []string) {
-	raw, err := h.client.Get().AbsPath("/apis").SetHeader("Accept", discoveryV2).DoRaw(ctx)
+	raw, err := h.Client.Get().AbsPath("/apis").SetHeader("Accept", discoveryV2).DoRaw(ctx)
 	if err != nil {
 		return nil
 	}
@@ -144,7 +141,7 @@ func (h *Uninstaller) stale(ctx context.Context) (groups []string) {
 func (h *Uninstaller) remove(ctx context.Context) []string {
 	anchor, err := h.anchor(ctx)
 	if err != nil {
-		return []string{fmt.Sprintf("Namespace %s: %v", h.namespace, err)}
+		return []string{fmt.Sprintf("Namespace %s: %v", h.Namespace, err)}
 	}
 	var remaining []string
 	failed := func(what string, err error) {
@@ -162,19 +159,19 @@ func (h *Uninstaller) remove(ctx context.Context) []string {
 	}
 	for _, name := range []string{protocol.NodeAgentName, protocol.DirectName} {
 		// Older manifests do not grant permission to delete these DaemonSets.
-		if err := h.delete(ctx, "/apis/apps/v1/namespaces/"+h.namespace+"/daemonsets/"+name); !apierrors.IsForbidden(err) {
-			failed("DaemonSet "+h.namespace+"/"+name, err)
+		if err := h.delete(ctx, "/apis/apps/v1/namespaces/"+h.Namespace+"/daemonsets/"+name); !apierrors.IsForbidden(err) {
+			failed("DaemonSet "+h.Namespace+"/"+name, err)
 		}
 	}
 	if len(remaining) > 0 {
 		return remaining // the next step would leave these objects behind permanently
 	}
 	for _, name := range []string{protocol.RegistrationSecret, protocol.IdentitySecret, protocol.DeploymentSecret} {
-		err := h.client.Delete().Namespace(h.namespace).Resource("secrets").Name(name).Do(ctx).Error()
-		failed("Secret "+h.namespace+"/"+name, err)
+		err := h.Client.Delete().Namespace(h.Namespace).Resource("secrets").Name(name).Do(ctx).Error()
+		failed("Secret "+h.Namespace+"/"+name, err)
 	}
 	if anchor.Kind == "Namespace" {
-		err = h.client.Delete().Resource("namespaces").Name(anchor.Name).Do(ctx).Error()
+		err = h.Client.Delete().Resource("namespaces").Name(anchor.Name).Do(ctx).Error()
 	} else {
 		err = h.delete(ctx, clusterRoleBinding)
 	}
@@ -187,9 +184,9 @@ func (h *Uninstaller) remove(ctx context.Context) []string {
 // another namespace may use that namespace for other purposes. The anchor is also the ClusterRoleBinding if the
 // namespace is gone.
 func (h *Uninstaller) anchor(ctx context.Context) (metav1.OwnerReference, error) {
-	if h.namespace == protocol.AgentNamespace {
+	if h.Namespace == protocol.AgentNamespace {
 		ns := &corev1.Namespace{}
-		err := h.client.Get().Resource("namespaces").Name(h.namespace).Do(ctx).Into(ns)
+		err := h.Client.Get().Resource("namespaces").Name(h.Namespace).Do(ctx).Into(ns)
 		if err == nil {
 			return metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: ns.Name, UID: ns.UID}, nil
 		}
@@ -199,7 +196,7 @@ func (h *Uninstaller) anchor(ctx context.Context) (metav1.OwnerReference, error)
 	}
 	anchor := metav1.OwnerReference{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding",
 		Name: protocol.AgentName}
-	raw, err := h.client.Get().AbsPath(clusterRoleBinding).SetHeader("Accept", "application/json").DoRaw(ctx)
+	raw, err := h.Client.Get().AbsPath(clusterRoleBinding).SetHeader("Accept", "application/json").DoRaw(ctx)
 	if apierrors.IsNotFound(err) {
 		return anchor, nil
 	}
@@ -222,10 +219,10 @@ func (h *Uninstaller) release(ctx context.Context, path string, anchor metav1.Ow
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
 	}
-	return h.client.Patch(types.MergePatchType).AbsPath(path).SetHeader("Accept",
+	return h.Client.Patch(types.MergePatchType).AbsPath(path).SetHeader("Accept",
 		"application/json").Body(patch).Do(ctx).Error()
 }
 
 func (h *Uninstaller) delete(ctx context.Context, path string) error {
-	return h.client.Delete().AbsPath(path).SetHeader("Accept", "application/json").Do(ctx).Error()
+	return h.Client.Delete().AbsPath(path).SetHeader("Accept", "application/json").Do(ctx).Error()
 }

@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/drover-dev/drover/agent/kube"
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/signin/token"
 )
@@ -167,12 +168,7 @@ func (e *Endpoint) set(secret *corev1.Secret) {
 }
 
 // look makes Run check again whether to serve users.
-func (e *Endpoint) look() {
-	select {
-	case e.looks <- struct{}{}:
-	default:
-	}
-}
+func (e *Endpoint) look() { await.Signal(e.looks) }
 
 // stands returns the reason why a request in progress must end, or nil if it may continue.
 func (e *Endpoint) stands(k known) error {

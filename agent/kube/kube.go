@@ -6,8 +6,6 @@ package kube
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -27,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // Client sends requests to the member's API server as the agent itself, never as a user.
@@ -153,24 +152,7 @@ func PodUID(cfg *rest.Config, kubeconfig string) string {
 	if kubeconfig != "" || cfg.BearerTokenFile == "" {
 		return ""
 	}
-	token, err := os.ReadFile(cfg.BearerTokenFile)
-	if err != nil {
-		return ""
-	}
-	return podOf(string(token))
-}
-
-// podOf reads the pod's UID from a token. It does not verify the signature, because only the kubelet writes the token's
-// file.
-func podOf(token string) string {
-	parts := strings.Split(strings.TrimSpace(token), ".")
-	if len(parts) != 3 {
-		return ""
-	}
-	raw, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return ""
-	}
+	token, err := os.ReadFile(cfg.BearerTokenFile) // only the kubelet writes the file
 	var claims struct {
 		Kubernetes struct {
 			Pod struct {
@@ -178,7 +160,7 @@ func podOf(token string) string {
 			} `json:"pod"`
 		} `json:"kubernetes.io"`
 	}
-	if json.Unmarshal(raw, &claims) != nil {
+	if err != nil || untrusted.Claims(strings.TrimSpace(string(token)), &claims, untrusted.Small()) != nil {
 		return ""
 	}
 	return claims.Kubernetes.Pod.UID

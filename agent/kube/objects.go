@@ -4,12 +4,19 @@
 package kube
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -126,4 +133,73 @@ func (o *Objects) MayList(ctx context.Context, path string) error {
 	defer cancel()
 	return o.to(o.client.Get(), path, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").
 		Param("limit", "1").Do(ctx).Error()
+}
+
+// Rivals returns the fields that could not be applied because other field managers own them.
+func Rivals(err error) []string {
+	var names []string
+	for _, cause := range causes(err) {
+		if cause.Type == metav1.CauseTypeFieldManagerConflict {
+			names = append(names, fmt.Sprintf("%s: %s", cause.Field, cause.Message))
+		}
+	}
+	return names
+}
+
+// Replaced reports whether an update failed because no object with the given UID exists. Either the object is gone, or
+// another object now has its name.
+func Replaced(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsInvalid(err) &&
+		slices.ContainsFunc(causes(err), func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+}
+
+// InvalidFields returns the fields that the API server rejects, without their values.
+func InvalidFields(err error) string {
+	var all []string
+	for _, cause := range causes(err) {
+		all = append(all, cause.Field+" ("+string(cause.Type)+")")
+	}
+	return cmp.Or(strings.Join(all, ", "), "it does not name a field")
+}
+
+// causes returns the causes of an error from the API server.
+func causes(err error) []metav1.StatusCause {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return nil
+	}
+	return status.Status().Details.Causes
+}
+
+// Mark returns a hash of the fields that a field manager owns and of the time when it last applied them. The mark is 0
+// if the manager has applied no fields. A client that changes one of these fields becomes the field's owner, so the
+// mark changes, too. Changes that leave the mark the same, such as a change to a quota's status, are not drift.
+//
+// Mark also returns the last other field manager that wrote the object, or "" if there is none.
+func Mark(managed []metav1.ManagedFieldsEntry, manager string) (mark uint64, other string) {
+	var latest time.Time
+	for i := range managed {
+		f := &managed[i]
+		switch {
+		case f.Manager == manager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == "":
+			mark = markOf(f)
+		case f.Subresource == "" && (f.Time == nil || !f.Time.Time.Before(latest)):
+			other = f.Manager
+			if f.Time != nil {
+				latest = f.Time.Time
+			}
+		}
+	}
+	return mark, other
+}
+
+func markOf(f *metav1.ManagedFieldsEntry) uint64 {
+	hash := sha256.New()
+	if f.FieldsV1 != nil {
+		_, _ = hash.Write(f.FieldsV1.GetRawBytes()) // writing to a hash never fails
+	}
+	if f.Time != nil {
+		_, _ = hash.Write([]byte(f.Time.UTC().Format(time.RFC3339)))
+	}
+	return binary.BigEndian.Uint64(hash.Sum(nil)) | 1
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/drover-dev/drover/agent/stream"
 	"github.com/drover-dev/drover/agent/watch"
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -113,7 +114,7 @@ func New(o Options) *Reporter {
 	}
 	r := &Reporter{options: o, topic: o.Stream.Topic(protocol.SubjectReport), soon: make(chan struct{}, 1),
 		later: make(chan struct{}, 1)}
-	r.nodes = newNodeTally(func() { r.learn(&r.facts.nodes, nil); signal(r.soon); r.options.NodesChanged() })
+	r.nodes = newNodeTally(func() { r.learn(&r.facts.nodes, nil); await.Signal(r.soon); r.options.NodesChanged() })
 	r.pods = newPodTally(r.podsChanged)
 	o.Stream.Opened = r.Touch // the settings may change between joining and connecting
 	return r
@@ -124,9 +125,9 @@ func New(o Options) *Reporter {
 func (r *Reporter) podsChanged() {
 	if _, known := r.podsKnown(); !known {
 		r.learn(&r.facts.pods, nil)
-		signal(r.soon)
+		await.Signal(r.soon)
 	}
-	signal(r.later)
+	await.Signal(r.later)
 }
 
 // Run reports until ctx is done, and then ends the stream. Every replica reports the API server's health and version.
@@ -165,7 +166,7 @@ func (r *Reporter) begin() {
 	f := &r.facts
 	f.role = role{known: true, leads: true, leadership: f.role.leadership + 1, patient: reported}
 	f.nodes, f.pods = resourceState{}, resourceState{}
-	signal(r.soon)
+	await.Signal(r.soon)
 }
 
 // Follow records that another replica is the leader, and drops the data about nodes and pods.
@@ -181,7 +182,7 @@ func (r *Reporter) Follow() {
 		r.nodes.Clear()
 		r.pods.Clear()
 	}
-	signal(r.soon)
+	await.Signal(r.soon)
 }
 
 // Nodes returns the number of nodes in the member, and whether this replica knows this number.
@@ -203,7 +204,7 @@ func (r *Reporter) setHealth(v healthState) {
 		r.options.Log.Info("health of the API server", "healthy", v.health.Healthy, "message", v.health.Message)
 	}
 	r.facts.health = v
-	signal(r.soon)
+	await.Signal(r.soon)
 }
 
 func (r *Reporter) setVersion(version string, err error) {
@@ -215,7 +216,7 @@ func (r *Reporter) setVersion(version string, err error) {
 		r.options.Log.V(1).Info("cannot read the version of the API server", "error", err.Error())
 	}
 	r.facts.versionTried = true
-	signal(r.soon)
+	await.Signal(r.soon)
 }
 
 // failed records that a resource could not be read. It logs the error only once until the resource can be read.
@@ -224,7 +225,7 @@ func (r *Reporter) failed(resource string, k *resourceState, err error) {
 		r.options.Log.Error(err, "numbers are missing from the report until this resource can be watched", "resource",
 			resource)
 	}
-	signal(r.soon)
+	await.Signal(r.soon)
 }
 
 // learn updates the state of a resource, and reports whether this is the first failure.
@@ -294,14 +295,6 @@ func (r *Reporter) build(requested map[string]string) protocol.Report {
 		report.Nodes = &nodes
 	}
 	return report
-}
-
-// signal sends without blocking, because one pending signal is enough.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // stopped returns a timer that is not running.

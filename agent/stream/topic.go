@@ -6,6 +6,7 @@ package stream
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"slices"
 	"sync"
 
@@ -59,12 +60,7 @@ func (t *Topic) Get(key string) *protocol.Line {
 func (t *Topic) Keys() []string {
 	t.stream.mu.Lock()
 	defer t.stream.mu.Unlock()
-	keys := make([]string, 0, len(t.entries))
-	for key := range t.entries {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
+	return slices.Sorted(maps.Keys(t.entries))
 }
 
 // Delete removes the line of a key, and notifies readers of the removal.

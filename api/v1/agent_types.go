@@ -8,11 +8,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Agent configures the agent in the member. The hub applies changes through the agent's tunnel if the agent runs as the
-// Deployment from its manifest. If the updated agent does not become ready, it is rolled back, and the AgentUpToDate
-// condition reports the rollback. A user who can choose the agent's image, its nodes, or the hub that it trusts can
-// obtain the agent's rights. Setting any field except replicas and resources therefore requires the "update" verb on
-// clusters/agent. No workspace role includes this verb.
+// Agent configures the agent in the member. If the agent runs as the Deployment from its manifest, the hub applies
+// changes to it through the agent's tunnel. If the updated agent does not become ready, it is rolled back, and the
+// AgentUpToDate condition reports the rollback. A user who can choose the agent's image, its nodes, or the hub that it
+// trusts can obtain the agent's rights. Setting any field except replicas and resources therefore requires the "update"
+// verb on clusters/agent. No workspace role includes this verb.
 // +kubebuilder:validation:XValidation:rule="!has(self.nodeAgent) || !self.nodeAgent || !has(self.profile) || self.profile != 'ReadOnly'",message="nodeAgent requires the Full profile: node agents use the nodes' network, and a ReadOnly agent is not allowed to create such pods"
 type Agent struct {
 	// image is the container image of the agent. The default is the image in the hub's configuration.
@@ -55,15 +55,16 @@ type Agent struct {
 	// +optional
 	NodeAgent bool `json:"nodeAgent,omitempty"`
 
-	// hostNetwork makes the agent's pods use the network and the resolver of their nodes, and lets them run on nodes that
-	// have no pod network yet. Set it if a Baseline installs the member's CNI plugin. The pods open no port on the node,
-	// and the API server's ClusterIP must be reachable from nodes. NetworkPolicies do not apply to such pods. Changes to
-	// hostNetwork take effect when the new manifest is applied in the member. hostNetwork defaults to false.
+	// hostNetwork makes the agent's pods use their nodes' network and DNS resolver, and lets them run on nodes that
+	// have no pod network yet. Set it if a Baseline installs the member's CNI plugin. The API server's ClusterIP must
+	// be reachable from the nodes. The pods do not open any ports on the nodes. NetworkPolicies do not apply to such
+	// pods. Changes to hostNetwork take effect when the new manifest is applied in the member. hostNetwork defaults to
+	// false.
 	// +optional
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 
-	// nodeSelector lists up to 16 labels that a node must have for the agent to run on it. By default the agent runs on
-	// any node and prefers control plane nodes.
+	// nodeSelector lists up to 16 labels that a node must have for the agent to run on it. By default, the agent can
+	// run on any node, but prefers control plane nodes.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +mapType=atomic
@@ -105,12 +106,12 @@ type Agent struct {
 	// +kubebuilder:validation:MaxItems=8
 	ImagePullSecrets []PullSecret `json:"imagePullSecrets,omitempty"`
 
-	// env lists additional environment variables for the agent, at most 16. The allowed names are HTTPS_PROXY, HTTP_PROXY
+	// env lists up to 16 additional environment variables for the agent. The allowed names are HTTPS_PROXY, HTTP_PROXY
 	// and NO_PROXY (also in lower case), GOMEMLIMIT, GOGC, GOMAXPROCS, and the OpenTelemetry variables
 	// OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES,
-	// OTEL_SDK_DISABLED and OTEL_BSP_*. The hub and the agent both reject other names, because a variable could redirect
-	// the agent to another server. Anyone who can read the Cluster or its manifest can see the value field. Use the
-	// secretKey field for confidential values, such as a proxy password.
+	// OTEL_SDK_DISABLED and OTEL_BSP_*. The hub and the agent both reject other names, because a variable could
+	// redirect the agent to another server. Anyone who can read the Cluster or its manifest can see the value field.
+	// Use the secretKey field for confidential values, such as a proxy password.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -155,7 +156,7 @@ type AgentEnv struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Value string `json:"value,omitempty"`
 
-	// secretKey is the key of the Secret "drover-agent-env" that contains the value. Create the Secret in the agent's
+	// secretKey is the key that contains the value in the Secret "drover-agent-env". Create the Secret in the agent's
 	// namespace "drover-agent" in the member, manually or with GitOps. The hub cannot read it. The agent's pods do not
 	// start until the Secret and the key exist.
 	// +optional
@@ -189,12 +190,14 @@ const (
 
 // AgentStatus describes the agent that serves a member.
 type AgentStatus struct {
-	// version is the version of the agent, for example "v0.1.0". With several replicas, it is the leader's version.
+	// version is the version of the agent, for example "v0.1.0". If the agent has several replicas, it is the version
+	// of the leader.
 	Version string `json:"version"`
 	// replicas is the number of agent replicas with an open tunnel.
 	Replicas int32 `json:"replicas"`
 
-	// image is the image in the last rollout of the agent's Deployment. It is empty if the image is not known yet.
+	// image is the image that the last rollout of the agent's Deployment used. It is empty if the image is not known
+	// yet.
 	// +optional
 	Image string `json:"image,omitempty"`
 
@@ -215,8 +218,8 @@ type AgentStatus struct {
 
 // AgentUpgrade describes the progress of one agent in an upgrade of all agents.
 type AgentUpgrade struct {
-	// revision identifies the settings that the hub applies to the Deployments of all agents. They consist of the image
-	// and the manager's built-in Deployment template.
+	// revision identifies the settings that the hub applies to the Deployments of all agents. These settings are the
+	// image and the manager's built-in Deployment template.
 	Revision string `json:"revision"`
 
 	// wave is the name of the wave that the Cluster belonged to when the upgrade of its agent started.

@@ -24,9 +24,9 @@ type Approval struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Wave string `json:"wave"`
 
-	// revision is the approved revision, as shown in status.waves. It covers the Plan's UID, the version, the content of
-	// Secrets without ignoreUpdates, and the whole spec except paused, approvals and overrides. The approval does not
-	// count for any other revision.
+	// revision is the approved revision, as shown in status.waves. The revision depends on the Plan's UID, the version,
+	// the content of the Secrets that do not set ignoreUpdates, and the whole spec except paused, approvals and
+	// overrides. The approval is not valid for any other revision.
 	// +required
 	// +kubebuilder:validation:MaxLength=56
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{56}$`
@@ -43,14 +43,14 @@ type Approval struct {
 
 // WaveApproval describes whether a wave that requires approval has been approved.
 type WaveApproval struct {
-	// revision is the revision to approve. While the version or a Secret cannot be resolved, it is the revision that was
-	// approved, or empty if none was.
+	// revision is the revision to approve. While the version or a Secret cannot be resolved, it is the approved
+	// revision, or empty if no revision has been approved.
 	// +optional
 	Revision string `json:"revision,omitempty"`
 	// approvedBy is the user who has approved the revision. It is empty until the revision is approved.
 	// +optional
 	ApprovedBy string `json:"approvedBy,omitempty"`
-	// approvedAt is the time when Drover found the approval.
+	// approvedAt is the time when Drover detected the approval.
 	// +optional
 	ApprovedAt *metav1.Time `json:"approvedAt,omitempty"`
 }

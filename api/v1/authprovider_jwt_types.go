@@ -8,8 +8,8 @@ import (
 )
 
 // JWTProvider configures an issuer of tokens that workloads send directly to the hub. The fields are modeled on
-// JWTAuthenticator in the AuthenticationConfiguration of Kubernetes, except that the AuthProvider's name is always the
-// prefix of user and group names. There are no logins and no sessions, so a token is valid until it expires.
+// JWTAuthenticator in Kubernetes' AuthenticationConfiguration, except that the prefix of user and group names is always
+// the AuthProvider's name. There are no logins and no sessions, so a token is valid until it expires.
 type JWTProvider struct {
 	// issuer identifies the issuer and the tokens to accept.
 	// +required
@@ -76,8 +76,8 @@ type JWTIssuer struct {
 	// +required
 	Audiences []string `json:"audiences"`
 
-	// audienceMatchPolicy defines how the audiences of a token are matched. The only allowed value is MatchAny, which
-	// accepts a token with at least one of the audiences. The default is MatchAny.
+	// audienceMatchPolicy defines how the audiences of a token are matched. MatchAny is the default and the only
+	// allowed value. It accepts a token that contains at least one of the audiences.
 	// +optional
 	AudienceMatchPolicy JWTAudienceMatchPolicy `json:"audienceMatchPolicy,omitempty"`
 }
@@ -89,7 +89,7 @@ type JWTAudienceMatchPolicy string
 
 // JWTClaimMappings defines how the claims of a token are mapped to a user.
 type JWTClaimMappings struct {
-	// username selects the user's name. The value must be a string that is a valid name. The issuer must not assign the
+	// username selects the user's name. The value must be a string and a valid name. The issuer must not assign the
 	// same value to two different workloads.
 	// +required
 	Username JWTClaimOrExpression `json:"username"`

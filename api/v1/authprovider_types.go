@@ -196,7 +196,7 @@ type LDAPProvider struct {
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
 
-	// bind configures the service account that the hub uses to search the directory.
+	// bind configures the account that the hub uses to search the directory.
 	// +required
 	Bind LDAPBind `json:"bind"`
 
@@ -219,7 +219,7 @@ type LDAPProvider struct {
 	AllowedGroups []string `json:"allowedGroups,omitempty"`
 }
 
-// LDAPBind contains the credentials of the service account that the hub uses to search the directory.
+// LDAPBind contains the credentials of the account that the hub uses to search the directory.
 type LDAPBind struct {
 	// dn is the DN of the account, or another name that the server accepts in its place, such as drover@example.com for an
 	// Active Directory account.
@@ -304,8 +304,8 @@ type LDAPGroupSearch struct {
 	// +optional
 	NameAttribute string `json:"nameAttribute,omitempty"`
 
-	// depth is the number of levels of nested groups to follow. If depth is 0, the default, only the user's direct groups
-	// are found. The source TokenGroups always includes all levels.
+	// depth is the number of levels of nested groups to follow. If depth is 0, the default, only the user's direct
+	// groups are found. With TokenGroups, all levels are always included.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10
 	// +optional

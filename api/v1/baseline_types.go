@@ -38,7 +38,7 @@ type Baseline struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec defines the objects, the members, the rights and the pace.
+	// spec defines the objects, the members, the agent's rights and the rollout.
 	// +required
 	Spec BaselineSpec `json:"spec"`
 
@@ -47,7 +47,8 @@ type Baseline struct {
 	// Ready is True with reason Applied, NoClusters or MembersAway. Ready is False with reason Delivering, Applying,
 	// Soaking, Paused, TooManyFailures, Unhealthy, Forbidden, Conflict, Drifted, Fighting, DeliveryFailed, RoleMissing,
 	// MembersAway, ClusterNotFound, InvalidSelector, InvalidManifests, SourceNotFound, SecretRefused, RevisionNotFound,
-	// AgentTooOld, AgentReadOnly, NoLeader or IdentityMismatch, or with the reason from the role template.
+	// AgentTooOld, AgentReadOnly, NoLeader or IdentityMismatch. If the role template cannot be used, the reason says
+	// why, for example RoleTemplateNotFound.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status BaselineStatus `json:"status,omitzero"`
@@ -78,9 +79,9 @@ type BaselineSpec struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	RoleTemplateName string `json:"roleTemplateName"`
 
-	// manifests are complete Kubernetes objects of any kind. Namespaced objects must name their namespace. Namespaces
-	// whose names begin with "drover-" are rejected. At most 256 items are allowed. Including the objects in from, a
-	// Baseline can contain at most 1000 objects of at most 64 kinds, with a total size of at most 4 MiB.
+	// manifests are complete Kubernetes objects of any kind. Namespaced objects must specify their namespace.
+	// Namespaces whose names begin with "drover-" are rejected. At most 256 items are allowed. Including the objects in
+	// from, a Baseline can contain at most 1000 objects of at most 64 kinds, with a total size of at most 4 MiB.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -98,28 +99,28 @@ type BaselineSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	From []BaselineSource `json:"from,omitempty"`
 
-	// revision is a revision from status.history whose roleTemplateName is the same as in the spec. If it is set, members
-	// keep the objects of that revision instead of the objects in the fields manifests and from.
+	// revision is the revision to roll back to. It must be listed in status.history with the same roleTemplateName as
+	// in the spec. If revision is set, the objects in the manifests and from fields are not used.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{16}$`
 	Revision string `json:"revision,omitempty"`
 
-	// drift determines what happens when another client changes or deletes an object in a member. Repair applies the
-	// object again. Report only reports the change. The default is Repair.
+	// drift determines what happens when another client changes or deletes an object in a member. With Repair, the
+	// default, the agent applies the object again. With Report, the agent only reports the change.
 	// +optional
 	// +kubebuilder:default=Repair
 	Drift DriftPolicy `json:"drift,omitempty"`
 
-	// conflicts determines what happens when another field manager owns a field that the Baseline starts to set. Report
-	// reports the manager and leaves the object unchanged. Take takes the field over. Either way, the object must belong
-	// to this Baseline. The default is Report.
+	// conflicts determines what happens when another field manager owns a field that the Baseline begins to set. With
+	// Report, the default, the agent reports the conflict and leaves the object unchanged. With Take, the agent takes
+	// over the field. Either way, the object must belong to this Baseline.
 	// +optional
 	// +kubebuilder:default=Report
 	Conflicts ConflictPolicy `json:"conflicts,omitempty"`
 
 	// deletionPolicy determines what happens to the objects in a member when the Baseline is deleted, when it no longer
-	// selects the member, or when the member leaves the hub. Delete deletes the objects. Orphan leaves them unchanged.
-	// The default is Delete. Objects that are removed from a Baseline are always deleted.
+	// selects the member, or when the member leaves the hub. With Delete, the default, the objects are deleted. With
+	// Orphan, they are left unchanged. Objects that are removed from a Baseline are always deleted.
 	// +optional
 	// +kubebuilder:default=Delete
 	DeletionPolicy BaselineDeletionPolicy `json:"deletionPolicy,omitempty"`
@@ -128,20 +129,20 @@ type BaselineSpec struct {
 // BaselinePace defines the order in which members receive a change, and when a member counts as failed.
 type BaselinePace struct {
 	// rollout defines the order in which members receive a new revision, and how many of them are in progress at the
-	// same time. By default, all members receive it at once. A member that joins later receives the last revision that
-	// is complete, without waiting. A member that is disconnected for five minutes while in progress counts as failed.
+	// same time. By default, all members receive it at once. A member that joins later receives the last complete
+	// revision immediately. A member that is disconnected for five minutes while in progress counts as failed.
 	// +optional
 	// +structType=atomic
 	// +kubebuilder:validation:XValidation:rule="!has(self.waves) || self.waves.all(w, !has(w.approval) || w.approval == 'None')",message="waves of a Baseline cannot require approval: set approval to None, or use paused to hold the rollout"
 	Rollout *Rollout `json:"rollout,omitempty"`
 
-	// paused prevents further members from receiving a new revision. It has no effect without rollout. The default is
-	// false.
+	// paused prevents any more members from receiving a new revision. It has no effect if rollout is not set. The
+	// default is false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// healthTimeout is how long an object may take to become healthy after it has been applied. A member with an object
-	// that takes longer counts as failed. The valid range is 1s to 24h. The default is 5m.
+	// healthTimeout is the time within which an object must become healthy after it has been applied. If an object
+	// takes longer, its member counts as failed. The valid range is 1s to 24h. The default is 5m.
 	// +optional
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:Type=string
@@ -150,8 +151,8 @@ type BaselinePace struct {
 	HealthTimeout *metav1.Duration `json:"healthTimeout,omitempty"`
 }
 
-// Manifest is a complete Kubernetes object. An admission policy rejects Secrets and Lists, because everyone who can
-// read the Baseline could read the Secrets.
+// Manifest is a complete Kubernetes object. An admission policy rejects Lists and Secrets. A Secret's data would be
+// visible to everyone who can read the Baseline.
 //
 // +kubebuilder:pruning:PreserveUnknownFields
 type Manifest struct {
@@ -185,7 +186,7 @@ type ConflictPolicy string
 // +kubebuilder:validation:Enum=Delete;Orphan
 type BaselineDeletionPolicy string
 
-// Values of the policies of a Baseline.
+// Values of a Baseline's policies.
 const (
 	DriftRepair DriftPolicy = "Repair"
 	DriftReport DriftPolicy = "Report"
@@ -205,8 +206,8 @@ type BaselineStatus struct {
 	// +optional
 	Revision string `json:"revision,omitempty"`
 
-	// completeRevision is the last revision that was applied and healthy in every member that took part. Members that
-	// join during a rollout receive it.
+	// completeRevision is the last revision that was applied and became healthy in every member that took part in its
+	// rollout. Members that join during a later rollout receive this revision.
 	// +optional
 	CompleteRevision string `json:"completeRevision,omitempty"`
 
@@ -215,14 +216,14 @@ type BaselineStatus struct {
 	Objects int32 `json:"objects,omitempty"`
 
 	// waves lists the waves in order. The last wave, "rest", contains the members that no other wave selects. The field
-	// is absent without rollout.
+	// is absent if spec.rollout is not set.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=17
 	Waves []WaveStatus `json:"waves,omitempty"`
 
-	// history lists up to 6 revisions whose objects the hub keeps, with the newest first.
+	// history lists the revisions whose objects the hub keeps, newest first. At most 6 are kept.
 	// +optional
 	// +listType=map
 	// +listMapKey=revision
@@ -238,7 +239,7 @@ type BaselineRevision struct {
 	// roleTemplateName is the role template of the revision. spec.revision requires the same spec.roleTemplateName.
 	// +optional
 	RoleTemplateName string `json:"roleTemplateName,omitempty"`
-	// since is when the revision became current.
+	// since is the time when the revision became current.
 	// +required
 	Since metav1.Time `json:"since"`
 	// objects is the number of objects.
@@ -246,9 +247,9 @@ type BaselineRevision struct {
 	Objects int32 `json:"objects"`
 }
 
-// Names that concern Baselines.
+// Names and limits of Baselines.
 const (
-	// LabelBaseline is on every object in a member that belongs to a Baseline. Its value is the name of the Baseline.
+	// LabelBaseline marks every object in a member that belongs to a Baseline. Its value is the name of the Baseline.
 	LabelBaseline = Group + "/baseline"
 
 	// LabelBaselinesUse with the value "true" on a ConfigMap or Secret in a workspace allows Baselines in the workspace
@@ -263,22 +264,22 @@ const (
 	MaxBaselineRevisions = 6
 )
 
-// Reasons of conditions of Baselines, in addition to the reasons of objects that are delivered to members.
+// Reasons of a Baseline's conditions, in addition to the reasons that apply to all objects delivered to members.
 const (
 	// ReasonUnhealthy means that an object in a member has failed, or has not become healthy within healthTimeout.
 	ReasonUnhealthy = "Unhealthy"
-	// ReasonForbidden means that the role template does not grant a right that an object requires. The object becomes
-	// Stalled.
+	// ReasonForbidden means that the role template does not grant a right that is required to apply an object. The
+	// object becomes Stalled.
 	ReasonForbidden = "Forbidden"
 	// ReasonDrifted means that another client has changed an object, and that spec.drift is Report.
 	ReasonDrifted = "Drifted"
-	// ReasonInvalidManifests means that the objects cannot be read, exceed a limit, or contain one object twice. Members
-	// keep the previous revision. The object becomes Stalled.
+	// ReasonInvalidManifests means that the objects cannot be read, exceed a limit, or contain the same object twice.
+	// Members keep the previous revision. The object becomes Stalled.
 	ReasonInvalidManifests = "InvalidManifests"
 	// ReasonSourceNotFound means that a ConfigMap or Secret in spec.from does not exist or does not have the label
 	// baselines.cluster.drover.dev/use. Members keep the previous revision.
 	ReasonSourceNotFound = "SourceNotFound"
-	// ReasonRevisionNotFound means that the hub does not keep the revision in spec.revision, or that the revision has
-	// another role template. Members keep the previous revision. The object becomes Stalled.
+	// ReasonRevisionNotFound means that the hub does not keep the revision in spec.revision, or that the revision has a
+	// different role template. Members keep the previous revision. The object becomes Stalled.
 	ReasonRevisionNotFound = "RevisionNotFound"
 )

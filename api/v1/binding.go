@@ -15,7 +15,7 @@ import (
 type Binding interface {
 	metav1.Object
 	runtime.Object
-	// RoleTemplates returns the name of the role template that the binding grants.
+	// RoleTemplates returns the name of the role template that the binding grants, as a slice of length 1.
 	RoleTemplates() []string
 	// Principal returns the user or group that receives the grant.
 	Principal() Subject
@@ -25,8 +25,8 @@ type Binding interface {
 	Delivery() *DeliveryStatus
 }
 
-// RoleTemplates returns the names of the role templates with whose rights members apply the objects. Until a revision
-// is complete, members can still have earlier revisions, which use the role templates of that time.
+// RoleTemplates returns the names of all role templates whose rights members may be using to apply the objects. Until
+// the current revision is complete, some members can still have an earlier revision with a different role template.
 func (b *Baseline) RoleTemplates() []string {
 	names := []string{b.Spec.RoleTemplateName}
 	for _, h := range b.Status.History {

@@ -38,10 +38,10 @@ type ClusterRoleTemplateBinding struct {
 
 	// status describes the progress of the binding's delivery to members.
 	//
-	// Ready is True with reason Applied, NoClusters, MembersAway or Expired. If no member has ever received the binding,
-	// Ready is False with reason MembersAway. Ready is also False with reason Delivering, DeliveryFailed, Conflict,
-	// Fighting, RoleMissing, ClusterNotFound, InvalidSelector, AgentTooOld, AgentReadOnly, NoLeader or
-	// IdentityMismatch, or with the reason from the role template.
+	// Ready is True with reason Applied, NoClusters, MembersAway or Expired. If no member has ever received the
+	// binding, Ready is False with reason MembersAway. Ready is also False with reason Delivering, DeliveryFailed,
+	// Conflict, Fighting, RoleMissing, ClusterNotFound, InvalidSelector, AgentTooOld, AgentReadOnly, NoLeader or
+	// IdentityMismatch. If the role template cannot be used, the reason says why, for example RoleTemplateNotFound.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DeliveryStatus `json:"status,omitzero"`

@@ -118,9 +118,9 @@ type AuthorizedEndpoint struct {
 	Mode AuthorizedEndpointMode `json:"mode,omitempty"`
 
 	// server is the URL that users connect to, in the format https://<host> or https://<host>:<port>. In Agent mode,
-	// create a Service or a load balancer that forwards connections to port 6443 of the agent's pods. It must include pods
-	// that are not ready, because no pod is ready while the hub is unreachable. In APIServer mode, server is the address
-	// of the API server. If server is empty, users can reach the member only through the hub.
+	// create a Service or a load balancer that forwards connections to port 6443 of the agent's pods. It must also
+	// forward them to pods that are not ready, because no pod is ready while the hub is unreachable. In APIServer mode,
+	// server is the address of the API server. If server is empty, users can reach the member only through the hub.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
 	// +kubebuilder:validation:XValidation:rule="self.matches('^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[](([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,7}:|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,5}(:[0-9a-f]{1,4}){1,2}|([0-9a-f]{1,4}:){1,4}(:[0-9a-f]{1,4}){1,3}|([0-9a-f]{1,4}:){1,3}(:[0-9a-f]{1,4}){1,4}|([0-9a-f]{1,4}:){1,2}(:[0-9a-f]{1,4}){1,5}|[0-9a-f]{1,4}:(:[0-9a-f]{1,4}){1,6}|:((:[0-9a-f]{1,4}){1,7}|:))[]])(:[0-9]{1,5})?$')",message="must be https://<host> or https://<host>:<port>, in lower case and without a path"
@@ -142,9 +142,9 @@ type AuthorizedEndpoint struct {
 	// +kubebuilder:validation:MaxLength=16384
 	CABundle string `json:"caBundle,omitempty"`
 
-	// offline is the lifetime of users' tokens for this Cluster, so users can work without the hub for at most this
-	// duration. The member also stops serving users when its list of ended sessions is older than this duration. The valid
-	// range is 10m to 12h. The default is 1h.
+	// offline is the lifetime of users' tokens for this Cluster. Users can work without the hub for at most this long.
+	// The member also stops serving users when its list of ended sessions is older than this. The valid range is 10m to
+	// 12h. The default is 1h.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m|h))+$')",message="offline must be in hours, minutes and seconds, for example 8h or 1h30m"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+(s|m|h))+$') || duration(self) >= duration('10m') && duration(self) <= duration('12h')",message="offline must be between 10m and 12h"
@@ -218,9 +218,9 @@ type ClusterStatus struct {
 	// conditions describe the state of the Cluster. Registered, Connected and Ready are always present. AgentUpToDate,
 	// GuardsApplied and DirectAccess are present once their state is known. Stalled is present while manual action is
 	// required. Withdrawn is present while the member still has objects that were delivered before its agent became
-	// ReadOnly. Maintained is present while the agent has no leader. Continuous is present for one day after the member's
-	// etcd was reset to an earlier state. RestoreConfirmed is present while a restored hub is holding back changes to the
-	// member.
+	// ReadOnly. Maintained is present while the agent has no leader. Continuous is present for one day after the
+	// member's etcd is reset to an earlier state. RestoreConfirmed is present while a restored hub is holding back
+	// changes to the member.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -249,12 +249,12 @@ type ClusterStatus struct {
 	// +optional
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 
-	// allocatable is the sum of all nodes' allocatable resources, rounded like capacity.
+	// allocatable is the sum of all nodes' allocatable resources. It is rounded in the same way as capacity.
 	// +optional
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
 
-	// requested is the sum of the resource requests of all pods that have not terminated, rounded like capacity. It can be
-	// up to a minute out of date.
+	// requested is the sum of the resource requests of all pods that have not terminated. It is rounded in the same way
+	// as capacity, and can be up to a minute out of date.
 	// +optional
 	Requested corev1.ResourceList `json:"requested,omitempty"`
 

@@ -51,15 +51,16 @@ const (
 	// When it is False, its reason is NoLeader.
 	ConditionMaintained = "Maintained"
 
-	// ConditionContinuous is present, and False, only for one day after the agent detects that its cluster's etcd was
+	// ConditionContinuous is present, and False, only for one day after the agent detects that the member's etcd was
 	// reset to an earlier state. It does not affect Ready.
 	//
 	// When it is False, its reason is MemberRestored.
 	ConditionContinuous = "Continuous"
 
-	// ConditionGuardsApplied is True when the member enforces the admission policies that prevent its users from changing
-	// the objects of Projects. It does not affect Ready. It is absent while the state of the policies is unknown, and on
-	// Clusters whose agent accepts no deliveries. It keeps its value while the member is disconnected.
+	// ConditionGuardsApplied is True when the member enforces the admission policies that prevent its users from
+	// changing the objects of Projects. It does not affect Ready. It is absent while the state of the policies is
+	// unknown, and on Clusters whose agent does not accept deliveries. It keeps its value while the member is
+	// disconnected.
 	//
 	// The reason for True is GuardsApplied. The reasons for False are Conflict, Fighting, DeliveryFailed, AgentTooOld,
 	// NoLeader and IdentityMismatch.
@@ -82,7 +83,7 @@ const (
 	ReasonDirectAccess = "Delivered"
 	// ReasonSignInOff means that the hub's configuration does not set signIn, so there are no tokens for direct access.
 	ReasonSignInOff = "SignInOff"
-	// ReasonCertificateMissing means that the agent has reported no certificate for direct access.
+	// ReasonCertificateMissing means that the agent has not reported a certificate for direct access.
 	ReasonCertificateMissing = "CertificateMissing"
 	// ReasonDaemonSetMissing means that the control plane nodes do not run the DaemonSet that verifies users' tokens for
 	// the member's API servers.
@@ -99,8 +100,8 @@ const (
 	// ReasonTokenInvalid means that the Secret or key in spec.registration.tokenSecretRef is missing, or that the token
 	// is shorter than 32 characters.
 	ReasonTokenInvalid = "TokenInvalid"
-	// ReasonPending means that the manager has not reconciled the Cluster yet. By default, the schema sets this reason
-	// and the status Unknown on new objects.
+	// ReasonPending means that the manager has not reconciled the Cluster yet. The schema sets this reason, with status
+	// Unknown, on new objects by default.
 	ReasonPending = "Pending"
 	// ReasonProfileTaken means that a ClusterProfile with the Cluster's name belongs to another cluster manager. The
 	// event's message names that manager.
@@ -125,9 +126,9 @@ const (
 	// ReasonAlreadyImported means that the member's agent already serves another Cluster of this hub. An agent can
 	// serve only one Cluster.
 	ReasonAlreadyImported = "AlreadyImported"
-	// ReasonIdentityMismatch means that the hub rejected another cluster, or an agent with another key, that presented
-	// this Cluster's token or name. The reason also applies when two clusters hold the same agent key, for example
-	// after etcd was copied. The hub then serves neither cluster.
+	// ReasonIdentityMismatch means that the hub rejected a different cluster, or an agent with a different key, that
+	// presented this Cluster's token or name. The reason also applies when two clusters hold the same agent key, for
+	// example after etcd was copied. The hub then serves neither cluster.
 	ReasonIdentityMismatch = "IdentityMismatch"
 	// ReasonConnected means that the agent's tunnel is open.
 	ReasonConnected = "Connected"
@@ -136,9 +137,10 @@ const (
 	ReasonConnectedByNodeAgent = "ConnectedByNodeAgent"
 	// ReasonTunnelLost means that the agent has disconnected. status.lastSeen is the time of the disconnection.
 	ReasonTunnelLost = "TunnelLost"
-	// ReasonAwaitingReport means that the tunnel is open, but the agent has not yet reported the state of its cluster.
+	// ReasonAwaitingReport means that the tunnel is open, but the agent has not yet reported the state of the member.
 	ReasonAwaitingReport = "AwaitingReport"
-	// ReasonAPIServerUnhealthy means that the agent is connected and reports its own API server as unhealthy.
+	// ReasonAPIServerUnhealthy means that the agent is connected, and reports that the member's API server is
+	// unhealthy.
 	ReasonAPIServerUnhealthy = "ApiServerUnhealthy"
 	// ReasonVersionSkew means that the agent and the hub have no protocol version in common. The message says which
 	// side to upgrade.
@@ -187,8 +189,8 @@ const (
 const (
 	// ReasonStillInForce means that the agent became ReadOnly before it had withdrawn all objects that it had delivered.
 	ReasonStillInForce = "StillInForce"
-	// ReasonUnclaimedObjects means that the member has objects with the LabelSet label that belong to no set and that
-	// the agent did not create.
+	// ReasonUnclaimedObjects means that the member has objects with the LabelSet label that do not belong to any set
+	// and were not created by the agent.
 	ReasonUnclaimedObjects = "UnclaimedObjects"
 )
 
@@ -197,7 +199,7 @@ const (
 	// ReasonNoLeader means that no replica of the agent is the leader, for example because the API server prevents the
 	// replicas from writing the Lease.
 	ReasonNoLeader = "NoLeader"
-	// ReasonMemberRestored means that the etcd of the member was reset to an earlier state.
+	// ReasonMemberRestored means that the member's etcd was reset to an earlier state.
 	ReasonMemberRestored = "MemberRestored"
 )
 

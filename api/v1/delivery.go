@@ -63,7 +63,7 @@ const (
 	SubjectGroup SubjectKind = "Group"
 )
 
-// DeliveryStatus describes the progress of the delivery to members.
+// DeliveryStatus describes the progress of an object's delivery to members.
 type DeliveryStatus struct {
 	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
@@ -108,8 +108,8 @@ type ClusterCount struct {
 type Failure struct {
 	// cluster is the name of the Cluster.
 	Cluster string `json:"cluster"`
-	// object is the kind, namespace and name of the object, for example "ResourceQuota web/drover-project". It is "set" if
-	// the failure affects all objects to be delivered.
+	// object is the kind, namespace and name of the object, for example "ResourceQuota web/drover-project". It is "set"
+	// if the failure affects all of the objects to deliver.
 	Object string `json:"object"`
 	// message describes the problem and says how to solve it.
 	// +kubebuilder:validation:MaxLength=1024

@@ -82,15 +82,15 @@ type HostSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^(0|127|169[.]254|22[4-9]|2[3-5][0-9])[.]|^[fF][eE][89aAbB]|^[fF][fF]|^[0:]+1?$')",message="internalAddress must be reachable from other machines: loopback, link-local, multicast and unspecified addresses are not allowed"
 	InternalAddress string `json:"internalAddress,omitempty"`
 
-	// consumerRef refers to the object in the same namespace that has taken the host and provides its instructions. The
-	// object's controller sets this field, and removes it once the machine has been cleaned. While consumerRef is set, no
-	// other object can take the host.
+	// consumerRef refers to the object in the same namespace that has claimed the host and provides its instructions.
+	// The object's controller sets this field, and removes it once the machine has been cleaned. While consumerRef is
+	// set, no other object can claim the host.
 	// +optional
 	ConsumerRef *HostConsumerRef `json:"consumerRef,omitempty"`
 }
 
-// HostConsumerRef refers to the object that has taken a Host. It corresponds to the consumerRef field of a Metal3
-// BareMetalHost, because Cluster API tools expect that field.
+// HostConsumerRef refers to the object that has claimed a Host. It has the same format as the consumerRef field of a
+// Metal3 BareMetalHost, because Cluster API tools expect that field.
 type HostConsumerRef struct {
 	// apiVersion is the API version of the object.
 	// +kubebuilder:validation:Pattern=`^([a-z0-9.-]+/)?v[a-z0-9]+$`
@@ -215,7 +215,7 @@ type HostProperties struct {
 	// architecture is the processor architecture, for example "amd64".
 	// +optional
 	Architecture string `json:"architecture,omitempty"`
-	// kernel is the release of the kernel, for example "6.8.0-45-generic".
+	// kernel is the kernel release, for example "6.8.0-45-generic".
 	// +optional
 	Kernel string `json:"kernel,omitempty"`
 	// cpus is the number of CPUs.
@@ -281,13 +281,13 @@ const (
 // does not allow the type of an existing Secret to be changed.
 const SecretTypeHostInstructions = Group + "/host-plan"
 
-// HostInstructionsKey is the key of the instructions in a Secret of type SecretTypeHostInstructions.
+// HostInstructionsKey is the key that contains the instructions in a Secret of type SecretTypeHostInstructions.
 const HostInstructionsKey = "plan.json"
 
 // Reasons of a Host's conditions, in addition to Pending, AwaitingAgent, TokenExpired, SecretConflict,
 // RegistrationFailed, TunnelLost, AwaitingReport, IdentityMismatch and Removing.
 const (
-	// ReasonHostAvailable means that the host has no instructions and can be taken.
+	// ReasonHostAvailable means that the host has no instructions and can be claimed.
 	ReasonHostAvailable = "Available"
 	// ReasonInstalling means that the host is carrying out its instructions.
 	ReasonInstalling = "Installing"

@@ -10,7 +10,7 @@ const (
 	LabelCluster = Group + "/cluster"
 
 	// LabelHost names the Host that a Secret belongs to. Drover sets it on the Secrets that it creates for a Host.
-	// Users who write the Secret with a Host's instructions must set the label themselves.
+	// Users who write the Secret with a Host's instructions must set this label themselves.
 	LabelHost = Group + "/host"
 
 	// LabelSecretKind identifies the purpose of a Secret that Drover created. Its value is one of the SecretKind

@@ -29,7 +29,7 @@ type PlanStatus struct {
 	// +optional
 	LatestHash string `json:"latestHash,omitempty"`
 
-	// revision identifies the revision of the hub's Plan that this status describes. In a member, it is the value of the
+	// revision is the revision of the Plan on the hub that this status describes. In a member, it is the value of the
 	// "cluster.drover.dev/revision" annotation, which the hub sets. On the hub, it is the Plan's current revision.
 	// +optional
 	Revision string `json:"revision,omitempty"`
@@ -110,14 +110,14 @@ type WaveStatus struct {
 	Name string `json:"name"`
 	// clusters counts the members in the wave.
 	Clusters PlanCount `json:"clusters"`
-	// completionTime is the time when the last member of the wave became complete. The field is absent until the wave
-	// is complete, and is never set for waves without a soak time.
+	// completionTime is the time when the last member of the wave became complete. The field is absent until then. It
+	// is never set for a wave without a soak time.
 	// +optional
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
 	// soakUntil is the time when the wave's soak time ends. The field is absent until the wave is complete.
 	// +optional
 	SoakUntil *metav1.Time `json:"soakUntil,omitempty"`
-	// approval is the approval of the wave. The field is absent if the wave does not require one.
+	// approval is the approval of the wave. The field is absent if the wave does not require approval.
 	// +optional
 	Approval *WaveApproval `json:"approval,omitempty"`
 }
@@ -134,8 +134,8 @@ type PlanMember struct {
 	// "<complete>/<total>".
 	// +optional
 	Nodes string `json:"nodes,omitempty"`
-	// reason is the reason from the member's own Ready condition, or AgentTooOld, AgentReadOnly, NoLeader,
-	// IdentityMismatch, MembersAway or DeliveryFailed.
+	// reason is the reason of the Complete condition that the member reports for the plan, or Delivering, AgentTooOld,
+	// AgentReadOnly, NoLeader, IdentityMismatch, MembersAway or DeliveryFailed.
 	Reason string `json:"reason"`
 	// message gives details and says what to do.
 	// +optional
@@ -206,9 +206,9 @@ type NodeFailure struct {
 
 // Limits for the status of a Plan.
 const (
-	// MaxPlanNodes is the maximum number of nodes in progress, and the maximum number of failures, that a status lists.
+	// MaxPlanNodes is the maximum number of entries in status.applying, and in status.failures.
 	MaxPlanNodes = 10
-	// MaxPlanMembers is the maximum number of members that a status lists.
+	// MaxPlanMembers is the maximum number of entries in status.members.
 	MaxPlanMembers = 20
 )
 
@@ -260,8 +260,8 @@ const (
 	// ReasonAwaitingSlot means that another plan is using the nodes, or that another exclusive plan is in progress. The
 	// message names the other plan.
 	ReasonAwaitingSlot = "AwaitingSlot"
-	// ReasonAwaitingNodes means that the remaining nodes are not ready, or have taints that the plan does not tolerate. It
-	// is also used while a node that has completed the plan is not ready again yet.
+	// ReasonAwaitingNodes means that the remaining nodes are not ready, or have taints that the plan does not tolerate.
+	// It is also used while a node that has completed the plan has not become ready again.
 	ReasonAwaitingNodes = "AwaitingNodes"
 	// ReasonAwaitingApproval means that a wave requires approval. The message names the wave and the revision to approve.
 	ReasonAwaitingApproval = "AwaitingApproval"
@@ -335,11 +335,11 @@ const (
 	// to their members.
 	LabelPlansUse = "plans." + Group + "/use"
 
-	// AnnotationRevision on a Plan in a member is the revision of the hub's Plan that the member's Plan was created from.
-	// Drover sets it.
+	// AnnotationRevision on a Plan in a member is the revision of the Plan on the hub that it was created from. Drover
+	// sets it.
 	AnnotationRevision = Group + "/revision"
 	// AnnotationResume on a Plan on the hub resumes the plan at the revision in the annotation's value, even if members
-	// have completed another revision. See ReasonMemberAhead.
+	// have completed a different revision. See ReasonMemberAhead.
 	AnnotationResume = Group + "/resume"
 )
 

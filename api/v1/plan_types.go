@@ -100,9 +100,9 @@ type PlanTarget struct {
 	// +structType=atomic
 	Rollout *Rollout `json:"rollout,omitempty"`
 
-	// approvals lists the approvals of waves that require approval. Adding or changing an entry requires the verb
-	// "approve" on the Plan. "kubectl drover plan approve" adds entries. Anyone who can update the Plan can remove
-	// them. At most 32 are allowed.
+	// approvals lists the approvals of waves that require approval. Adding or changing an entry requires the "approve"
+	// verb on the Plan. "kubectl drover plan approve" adds entries. Anyone who can update the Plan can remove them. At
+	// most 32 are allowed.
 	// +optional
 	// +listType=map
 	// +listMapKey=wave
@@ -141,10 +141,10 @@ type Rollout struct {
 
 	// waves lists up to 16 groups of members. The plan is applied to the groups in order. A member belongs to the first
 	// wave that selects it. Members that no wave selects belong to a final wave named "rest". The next wave starts once
-	// every member of the current wave is complete or has failed, and the soak time since the last completion has
-	// passed. At least one member must be complete, and no more than maxFailedClusters members may have failed. A wave
-	// does not wait for disconnected members, or for members whose plans are on hold because of the label
-	// plans.cluster.drover.dev/hold. In such a member, the plan starts when the member reconnects or the label is
+	// every member of the current wave is complete or has failed, and the soak time has passed since the last member
+	// became complete. At least one member must be complete, and no more than maxFailedClusters members may have
+	// failed. A wave does not wait for disconnected members, or for members whose plans are on hold because of the
+	// label plans.cluster.drover.dev/hold. In such a member, the plan starts when the member reconnects or the label is
 	// removed. By default, all members are in one wave.
 	// +optional
 	// +listType=map
@@ -323,8 +323,8 @@ type PlanRelease struct {
 
 	// channel is an http or https URL that redirects to a URL whose last path element is the version to install. The
 	// status code must be 302, 303, 307 or 308. After any other response, the last known version remains in effect. The
-	// channel is queried every 15 minutes, by the hub for Plans on the hub, and otherwise by the agent. It is not queried
-	// if version is set. channel must be at most 1024 characters long.
+	// channel is queried every 15 minutes: by the hub if the Plan is on the hub, and by the agent otherwise. It is not
+	// queried if version is set. channel must be at most 1024 characters long.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https?://[^\\s/]+.*$')`,message="must be an http or https URL, such as https://update.k3s.io/v1-release/channels/stable"

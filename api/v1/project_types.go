@@ -97,9 +97,9 @@ type ProjectSpec struct {
 	// +mapType=atomic
 	NamespaceDefaultResourceQuota corev1.ResourceList `json:"namespaceDefaultResourceQuota,omitempty"`
 
-	// containerDefaults are the default resource requests and limits of containers. Drover creates a LimitRange with these
-	// values in each namespace. If resourceQuota restricts requests or limits, set containerDefaults, because Kubernetes
-	// then rejects pods that do not specify them. By default, no LimitRange is created.
+	// containerDefaults are the default resource requests and limits of containers. Drover creates a LimitRange with
+	// these values in each namespace. If resourceQuota restricts requests or limits, set containerDefaults, because
+	// Kubernetes then rejects pods that do not specify requests or limits. By default, no LimitRange is created.
 	// +optional
 	// +structType=atomic
 	ContainerDefaults *ContainerDefaults `json:"containerDefaults,omitempty"`
@@ -114,8 +114,8 @@ type ProjectSpec struct {
 
 	// podSecurity is the level of the Pod Security Standards for the project's namespaces: privileged, baseline or
 	// restricted. It applies to the enforce, warn and audit modes. Setting podSecurity, or deleting a project that sets
-	// it, requires the "updatepsa" verb on the project. By default Drover does not change the Pod Security labels of the
-	// namespaces.
+	// it, requires the "updatepsa" verb on the project. By default, Drover does not change the Pod Security labels of
+	// the namespaces.
 	// +optional
 	PodSecurity PodSecurity `json:"podSecurity,omitempty"`
 }

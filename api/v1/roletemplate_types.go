@@ -10,8 +10,9 @@ import (
 
 // RoleTemplate is a named list of RBAC rules that can be granted in member clusters. A ClusterRoleTemplateBinding
 // grants the rules in a whole cluster, and a ProjectRoleTemplateBinding grants them in the namespaces of a project. In
-// each member in which the template is bound, Drover creates a ClusterRole named "drover:<name>" that contains only the
-// template's own rules and the rules that it inherits.
+// each member in which the template is bound, Drover creates a ClusterRole named "drover:cluster:<name>" or
+// "drover:project:<name>", depending on the context. It contains only the template's own rules and the rules that it
+// inherits.
 //
 // Creating a RoleTemplate, or changing the rights that it grants, requires the "escalate" verb on roletemplates.
 // Binding a RoleTemplate requires the "bind" verb.
@@ -127,7 +128,7 @@ type RoleTemplateStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions contains Ready. It also contains Stalled while manual action is required.
+	// conditions contains Ready and Complete. It also contains Stalled while manual action is required.
 	//
 	// Ready is True with reason Available, Applied or MembersAway. If no member has ever received the template, Ready is
 	// False with reason MembersAway. Ready is also False with reason Delivering, DeliveryFailed, Conflict, Fighting,

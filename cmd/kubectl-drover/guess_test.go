@@ -59,6 +59,7 @@ func others() []string {
 		"baseline list", "baseline status", "baseline history", "agents", "status", "host list", "host logs",
 		"clusters", "whoami", "version",
 		"login", "logout", "get-token", "credential", "token create", "token list", "token revoke",
+		"session list", "session revoke",
 		"uninstall", "rancher export",
 	}
 }

@@ -60,7 +60,7 @@ func commands(o *cli.Options) []*cobra.Command {
 		users.New(o),
 		// commands for a user's session and for the clusters that the user can reach
 		session.NewLogin(o), session.NewLogout(o), session.NewWhoAmI(o), session.NewGetToken(o), session.NewCredential(o),
-		session.NewClusters(o), session.NewUse(o), session.NewKubeconfig(o), session.NewToken(o), session.NewExec(o),
+		session.NewClusters(o), session.NewUse(o), session.NewKubeconfig(o), session.NewToken(o), session.NewSession(o), session.NewExec(o),
 		// commands for migrating from Rancher
 		export.New(o),
 		newVersion(),

@@ -71,6 +71,7 @@ func TestErrorsSayWhatToGive(t *testing.T) {
 		"agents pase":                        `error: unknown command "pase" for "kubectl drover agents": did you mean "pause"? See`,
 		"token rm x":                         `error: unknown command "rm" for "kubectl drover token": see "kubectl drover token --help"`,
 		"token revoke":                       "error: kubectl drover token revoke requires the IDs of tokens",
+		"session revoke":                     "error: kubectl drover session revoke requires the IDs of sessions",
 		"why x get pods --clustr y":          `error: unknown flag: --clustr: see "kubectl drover why --help"`,
 		"plan preview -f x":                  `error: unknown shorthand flag: 'f' in -f: see "kubectl drover plan preview --help"`,
 		"plan watch x --kubeconfig " + empty: "it does not exist or has no cluster: set the kubeconfig of the hub with --kubeconfig or KUBECONFIG",

@@ -42,7 +42,7 @@ func meanings() map[string]meaning {
 		"user create": unknown, "user password": known,
 		"login": known, "logout": none, "whoami": none, "get-token": none, "credential": none, "clusters": none,
 		"use": known, "kubeconfig": known, "exec": known, "version": none,
-		"token create": none, "token list": none, "token revoke": known,
+		"token create": none, "token list": none, "token revoke": known, "session list": none, "session revoke": known,
 		"rancher export": folder,
 	}
 }

@@ -87,8 +87,7 @@ func (r *Reconciler) compute(ctx context.Context, template *v1.RoleTemplate) (*s
 		return nil, nil, fmt.Errorf("list role templates: %w", err)
 	}
 	role, err := access.Role(access.Index(templates.Items), template.Name)
-	var refused *access.Error
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*access.Error](err); ok {
 		return nil, refused, nil
 	}
 	if role == nil || err != nil {

@@ -52,9 +52,9 @@ type Explanation struct {
 	Decision Decision
 	// Chains lists the chains that grant the action. If External is set in a chain, the chain might not grant it.
 	Chains []Chain
-	// Missing lists the user's bindings that do not grant the action, starting with the binding that comes closest to
-	// granting it. If the user has no bindings, there is one entry with LackBinding. Missing is set regardless of the
-	// decision.
+	// Missing lists the bindings of the user that do not grant the action. Bindings that come closest to granting it
+	// are listed first. If the user has no bindings, there is a single entry with LackBinding. Missing is set
+	// regardless of the decision.
 	Missing []Missing
 }
 
@@ -66,12 +66,12 @@ type Chain struct {
 	Subject v1.Subject `json:"subject"`
 	// Expires is the binding's expiry time, or nil if the binding never expires.
 	Expires *metav1.Time `json:"expires,omitempty"`
-	// Templates is the path from the bound template to the template with the rule.
+	// Templates is the path from the bound template to the template that contains the rule.
 	Templates []string `json:"templates"`
 	// Rule is the rule that allows the action. It is empty if External is set.
 	Rule rbacv1.PolicyRule `json:"rule,omitzero"`
-	// External is the ClusterRole in the member whose rules determine the decision. It is empty if the rules are known
-	// on the hub.
+	// External is the ClusterRole in the member whose rules determine the decision. It is empty if the hub knows the
+	// rules.
 	External string `json:"external,omitempty"`
 	// Object is the ClusterRoleBinding or RoleBinding in the member.
 	Object Reference `json:"object"`
@@ -109,7 +109,7 @@ const (
 	LackBinding Lack = "NoBinding"
 )
 
-// Missing is a binding that does not grant the action, together with the reason.
+// Missing describes a binding that does not grant the action, and why it does not.
 type Missing struct {
 	Lack Lack `json:"lack"`
 	// Binding identifies the binding. It is empty if Lack is LackBinding.
@@ -138,7 +138,7 @@ func Explain(w Workspace, user string, groups []string, where Place, what Action
 	return explanation
 }
 
-// WhoCan returns the chains of all subjects that grant or might grant the action in the given place.
+// WhoCan returns every chain that grants, or might grant, the action in the given place, regardless of the subject.
 func WhoCan(w Workspace, where Place, what Action) []Chain {
 	return w.ask(func(v1.Subject) bool { return true }, where, what).Chains
 }
@@ -226,7 +226,8 @@ func (w Workspace) projectCandidate(b *v1.ProjectRoleTemplateBinding) candidate 
 	return c
 }
 
-// decide returns how a binding grants the action, or why it does not. Exactly one of the two results is non-nil.
+// decide evaluates a binding. It returns the chain if the binding grants the action, and otherwise the reason why it
+// does not. Exactly one of the two results is non-nil.
 func (w Workspace) decide(c candidate, where Place, what Action) (*Chain, *Missing) {
 	missing := &Missing{Lack: c.lack, Binding: c.binding, Subject: c.subject, RoleTemplate: c.role, Project: c.project,
 		Expires: c.expires}
@@ -274,8 +275,9 @@ func (w Workspace) decide(c candidate, where Place, what Action) (*Chain, *Missi
 	return lacks(LackRule, nil)
 }
 
-// projectOf returns the project of a namespace in a member, as named by the namespace's label. If the label is unknown,
-// it returns the oldest project that lists the namespace. A reserved namespace never belongs to a project.
+// projectOf returns the project of a namespace in a member. The project is named by the namespace's label. If the label
+// is unknown, projectOf returns the oldest project that lists the namespace. A reserved namespace never belongs to a
+// project.
 func (w Workspace) projectOf(where Place, namespace string) string {
 	switch {
 	case set.Reserved(namespace):

@@ -30,7 +30,7 @@ func Index(list []v1.RoleTemplate) Templates {
 	return templates
 }
 
-// Error is the reason why a template or binding cannot be converted to RBAC.
+// Error explains why a template or binding cannot be converted to RBAC.
 type Error struct {
 	// Reason is the reason in the Ready condition: v1.ReasonRoleTemplateNotFound, ReasonInheritanceCycle,
 	// ReasonContextMismatch, ReasonInheritsExternal or ReasonInvalidRules.
@@ -45,7 +45,7 @@ func refuse(reason, format string, args ...any) *Error {
 	return &Error{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// A Source is a rule, together with the chain of templates that inherit it.
+// A Source is a rule and the chain of templates through which it is inherited.
 type Source struct {
 	// Path lists the names of the templates, from the requested template to the template that contains the rule.
 	Path []string
@@ -68,8 +68,8 @@ func Flatten(templates Templates, name string) ([]rbacv1.PolicyRule, error) {
 	return rules, nil
 }
 
-// Sources is like Flatten, but also returns where each rule was written. If several templates contain the same rule,
-// Sources returns only the first of them.
+// Sources is like Flatten, but also returns where each rule is defined. If several templates contain the same rule,
+// Sources returns only the first occurrence.
 func Sources(templates Templates, name string) ([]Source, error) {
 	w := &walk{templates: templates, done: map[string]bool{}, rules: map[string]bool{}}
 	if err := w.visit(name); err != nil {
@@ -113,8 +113,8 @@ func (w *walk) visit(name string) error {
 	return nil
 }
 
-// template returns the template with the given name. It returns an error if the previous template on the path must not
-// inherit from that template.
+// template returns the template with the given name. It returns an error if the previous template on the path is not
+// allowed to inherit from it.
 func (w *walk) template(name string) (*v1.RoleTemplate, error) {
 	template, found := w.templates[name]
 	switch {

@@ -33,7 +33,8 @@ func Role(templates Templates, name string) (*rbacv1.ClusterRole, error) {
 }
 
 // ClusterBinding returns the ClusterRoleBinding that represents a binding in each member that the binding targets.
-// Every error is an *Error.
+// Its name includes the role, because Kubernetes does not allow a binding's role to change. If the role changes, a
+// binding with a new name is created, and the old binding is then removed. Every error is an *Error.
 func ClusterBinding(templates Templates, b *v1.ClusterRoleTemplateBinding) (*rbacv1.ClusterRoleBinding, error) {
 	role, err := boundRole(templates, b.Spec.RoleTemplateName, v1.ContextCluster)
 	if err != nil {
@@ -41,7 +42,7 @@ func ClusterBinding(templates Templates, b *v1.ClusterRoleTemplateBinding) (*rba
 	}
 	return &rbacv1.ClusterRoleBinding{
 		TypeMeta: metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
-		ObjectMeta: metav1.ObjectMeta{Name: clusterBindingName(b.Name, role.Name),
+		ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:" + b.Name + ":" + role.Name,
 			Labels: set.Labels(set.ID(set.ClusterBinding, b.Name))},
 		RoleRef:  role,
 		Subjects: []rbacv1.Subject{subject(b.Spec.Subject)},
@@ -82,14 +83,14 @@ func ProjectBinding(templates Templates, b *v1.ProjectRoleTemplateBinding) (*rba
 	}
 	return &rbacv1.RoleBinding{
 		TypeMeta: metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "RoleBinding"},
-		ObjectMeta: metav1.ObjectMeta{Name: projectBindingName(b.Name, role.Name),
+		ObjectMeta: metav1.ObjectMeta{Name: "drover:prtb:" + b.Name + ":" + role.Name,
 			Labels: set.Labels(set.ID(set.ProjectBinding, b.Name))},
 		RoleRef:  role,
 		Subjects: []rbacv1.Subject{subject(b.Spec.Subject)},
 	}, nil
 }
 
-// boundRole returns a reference to the ClusterRole for a binding with the given context.
+// boundRole returns a reference to the ClusterRole for a template, for use in a binding with the given context.
 func boundRole(templates Templates, name string, context v1.RoleContext) (rbacv1.RoleRef, error) {
 	template, found := templates[name]
 	if !found {
@@ -128,14 +129,8 @@ func subject(s v1.Subject) rbacv1.Subject {
 }
 
 // roleName returns the name of the ClusterRole for a template that is not external. The parts of the name are separated
-// by colons, which the names of templates cannot contain. The name includes the context, so that a binding never grants
-// the rules that its template has in another context, not even temporarily.
+// by colons, which the names of templates cannot contain. The name includes the context, so a binding never grants the
+// rules that its template has in a different context, not even temporarily.
 func roleName(t *v1.RoleTemplate) string {
 	return set.RolePrefix + strings.ToLower(string(t.Spec.Context)) + ":" + t.Name
 }
-
-// The name of an RBAC binding includes the role, because Kubernetes does not allow a binding's role to change. If the
-// role changes, a binding with a new name is created, and the old binding is then removed.
-func clusterBindingName(binding, role string) string { return "drover:crtb:" + binding + ":" + role }
-
-func projectBindingName(binding, role string) string { return "drover:prtb:" + binding + ":" + role }

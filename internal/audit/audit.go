@@ -28,7 +28,7 @@ const (
 	LevelOff Level = "Off"
 	// LevelMetadata means that each line contains the caller and their address, the action, the time, and the result.
 	LevelMetadata Level = "Metadata"
-	// LevelRequest means that the bodies of requests are also logged, except bodies that contain secrets.
+	// LevelRequest means that request bodies are also logged, except bodies that contain secrets.
 	LevelRequest Level = "Request"
 )
 
@@ -68,8 +68,8 @@ type Observer struct {
 // maxPending is the maximum size of the buffer, in bytes.
 const maxPending = 4 << 20
 
-// Log writes the lines of the audit log. Open returns a Log. All methods are safe for concurrent use. A nil Log is
-// valid and writes nothing.
+// Log writes the lines of the audit log. Use Open to create a Log. All methods are safe for concurrent use. A nil Log
+// is valid and writes nothing.
 type Log struct {
 	settings Settings
 	observer Observer
@@ -95,8 +95,8 @@ func Open(s Settings, observer Observer, logger logr.Logger) (*Log, error) {
 	}
 	l.target = standardOutput{}
 	if s.Path != "-" {
-		file, err := openFile(s)
-		if err != nil {
+		file := &file{settings: s}
+		if err := file.open(); err != nil {
 			return nil, fmt.Errorf("open audit log: %w", err)
 		}
 		l.target = file
@@ -137,7 +137,7 @@ func (l *Log) Close() error {
 	return nil
 }
 
-// write hands a line to the writer. It waits only in ModeBlocking, and only until ctx is done.
+// write passes a line to the writer. It blocks only in ModeBlocking, and only until ctx is done.
 func (l *Log) write(ctx context.Context, line []byte) {
 	if l.settings.Mode == ModeBlocking {
 		stop := context.AfterFunc(ctx, func() {
@@ -163,7 +163,7 @@ func (l *Log) write(ctx context.Context, line []byte) {
 
 func (l *Log) fits(line []byte) bool { return len(l.pending)+len(line) <= maxPending }
 
-// drop counts lines that are lost. The caller must hold the lock.
+// drop counts lost lines. The caller must hold the lock.
 func (l *Log) drop(lines int) {
 	l.dropped += int64(lines)
 	if l.observer.Dropped != nil {
@@ -201,7 +201,7 @@ func (l *Log) run() {
 			l.observer.Written(b.lines)
 		}
 		if spare = b.content[:0]; cap(spare) > 1<<20 {
-			spare = nil // release the buffer once the burst is over
+			spare = nil // release the large buffer after a burst
 		}
 	}
 }

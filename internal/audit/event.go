@@ -6,7 +6,6 @@ package audit
 import (
 	"bytes"
 	"encoding/json"
-	"net/url"
 	"time"
 
 	"github.com/drover-dev/drover/internal/request"
@@ -112,6 +111,3 @@ func encode(e *event) []byte {
 	}
 	return out.Bytes()
 }
-
-// address returns the redacted URI of a request that might not be for a Kubernetes API.
-func address(u *url.URL) string { return URI(u, request.Info{}) }

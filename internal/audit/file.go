@@ -17,11 +17,6 @@ type file struct {
 	size     int64
 }
 
-func openFile(s Settings) (*file, error) {
-	f := &file{settings: s}
-	return f, f.open()
-}
-
 func (f *file) open() error {
 	current, err := os.OpenFile(f.settings.Path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {

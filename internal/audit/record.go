@@ -30,7 +30,7 @@ const idHeader = "Audit-Id"
 type Record struct {
 	log   *Log
 	begun time.Time
-	body  *capture // nil if bodies are not written
+	body  *capture // nil if bodies are not logged
 
 	mu    sync.Mutex // guards the fields below
 	event event
@@ -45,7 +45,8 @@ func From(ctx context.Context) *Record {
 	return record
 }
 
-// Identified records who sent the request. Unless impersonated is nil, it also records whom the sender impersonates.
+// Identified records the sender of the request. If impersonated is not nil, it also records the user whom the sender
+// impersonates.
 func (r *Record) Identified(user User, impersonated *User) {
 	r.change(func() {
 		r.event.User, r.event.Impersonated, r.event.Claimed = user.clipped(), impersonated.clipped(), ""
@@ -115,11 +116,11 @@ func (l *Log) begin(r *http.Request) *Record {
 		sender: sender{SourceIP: clip(host, maxName),
 			UserAgent: jwt.ReplaceAllString(clip(r.UserAgent(), maxName), redacted)},
 		Method: clip(r.Method, 16),
-		URI:    address(r.URL),
+		URI:    URI(r.URL, request.Info{}),
 	}}
 }
 
-// idOf returns the caller's ID for a request if the ID is well-formed. Otherwise, it returns a new ID.
+// idOf returns the ID that the caller chose for a request. If that ID is missing or malformed, idOf returns a new ID.
 func idOf(h http.Header) string {
 	id := h.Get(idHeader)
 	plain := func(c rune) bool {
@@ -159,7 +160,7 @@ func (r *Record) end(u *http.Request, aborted bool) {
 	r.log.write(context.WithoutCancel(u.Context()), line)
 }
 
-// line returns a line of the log. The caller must hold the lock.
+// line formats a line of the log. The caller must hold the lock.
 func (r *Record) line(u *http.Request, stage string, last bool) []byte {
 	e := r.event
 	e.Stage, e.Time = stage, time.Now().UTC()

@@ -45,7 +45,8 @@ func openParameters() []string {
 // openPaths returns the hub's own paths that are logged without redaction.
 func openPaths() []string {
 	return []string{"/v1/connect", "/v1/register", "/v1/cacerts", "/v1/auth/authorize", "/v1/auth/login", "/v1/auth/token",
-		"/v1/auth/revoke", "/v1/auth/keys", "/v1/auth/device", "/v1/auth/tokens", "/metrics", "/"}
+		"/v1/auth/revoke", "/v1/auth/keys", "/v1/auth/device", "/v1/auth/tokens", "/v1/auth/sessions",
+		"/metrics", "/"}
 }
 
 // jwt matches a JSON Web Token anywhere in text. It also matches a script token, even if the token's secret is
@@ -53,8 +54,8 @@ func openPaths() []string {
 var jwt = regexp.MustCompile(
 	`eyJ[A-Za-z0-9_-]{5,}(\.|%2[eE])[A-Za-z0-9_-]{5,}((\.|%2[eE])[A-Za-z0-9_-]*)?|token-[0-9a-f]{40}(:|%3[aA])[A-Za-z0-9_-]*`)
 
-// tokenPath matches the path of a script token. The ID in the path is not secret.
-var tokenPath = regexp.MustCompile(`^/v1/auth/tokens/[0-9a-f]{40}$`)
+// ownPath matches the path of a script token or a session. The ID in the path is not secret.
+var ownPath = regexp.MustCompile(`^/v1/auth/(tokens/[0-9a-f]{40}|sessions/[0-9a-f]{32})$`)
 
 // URI returns the URI of a request with secrets redacted.
 func URI(u *url.URL, info request.Info) string {
@@ -77,7 +78,7 @@ func redactPath(path string) string {
 	if strings.HasPrefix(path, "/k8s/clusters/") || path == "/k8s/local" || strings.HasPrefix(path, "/k8s/local/") {
 		return jwt.ReplaceAllString(path, redacted)
 	}
-	if slices.Contains(openPaths(), path) || tokenPath.MatchString(path) {
+	if slices.Contains(openPaths(), path) || ownPath.MatchString(path) {
 		return path
 	}
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
@@ -117,8 +118,8 @@ func redactQuery(raw string, workload bool) string {
 	return out.String()
 }
 
-// redactName returns the name of an unknown parameter, or a placeholder if the name is too long or too unusual to be
-// safe.
+// redactName returns the name of an unknown parameter. If the name is too long or too unusual to be safe, it returns a
+// placeholder.
 func redactName(name string, decoded bool) string {
 	plain := func(c rune) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c == '-' }
 	if !decoded || len(name) > 24 || strings.ContainsFunc(name, func(c rune) bool { return !plain(c) }) {
@@ -179,7 +180,8 @@ func redactValue(value any) (any, bool) {
 }
 
 func redactObject(object map[string]any) bool {
-	if kind, _ := object["kind"].(string); secretKind(kind) {
+	kind, _ := object["kind"].(string)
+	if slices.Contains([]string{"Secret", "SecretList", "TokenRequest", "TokenReview"}, kind) {
 		return false
 	}
 	for key, value := range object {
@@ -200,10 +202,6 @@ func redactObject(object map[string]any) bool {
 		}
 	}
 	return true
-}
-
-func secretKind(kind string) bool {
-	return slices.Contains([]string{"Secret", "SecretList", "TokenRequest", "TokenReview"}, kind)
 }
 
 // redactText returns a string with secrets redacted. It redacts JSON documents completely, because they may contain any
@@ -243,7 +241,8 @@ func refers(key string, value any) bool {
 	return false
 }
 
-// soundsSecret reports whether a key suggests that its value is secret. A key for the name of a Secret does not.
+// soundsSecret reports whether a key suggests that its value is secret. A key for the name of a Secret does not suggest
+// this.
 func soundsSecret(key string) bool {
 	folded := fold(key)
 	for _, end := range []string{"secretname", "secretref", "secretkeyref", "keyref"} {

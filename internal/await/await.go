@@ -24,6 +24,14 @@ func Wake(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
+// Signal sends a value to a channel with a buffer, unless the buffer is full, because one pending signal is enough.
+func Signal(wake chan<- struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}
+
 // Loop calls pass repeatedly until ctx is done. After each call, it waits until wake receives a value, or for the
 // duration that pass returned. If that duration is 0, Loop waits only for wake.
 func Loop(ctx context.Context, wake <-chan struct{}, pass func(context.Context) time.Duration) {

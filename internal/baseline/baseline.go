@@ -1,10 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package baseline decides which objects a Baseline consists of, and determines the order in which they are applied.
+// Package baseline determines the objects of a Baseline and the order in which they are applied.
 //
-// The hub reads the objects from their sources and computes a revision. The agent replaces references to the Cluster,
-// and applies the objects in stages. The package has no side effects and uses no client, context, clock or logger.
+// The hub reads the objects from their sources and computes a revision. The agent replaces references to the Cluster's
+// name and labels, and applies the objects in stages. The package has no side effects and uses no client, context,
+// clock or logger.
 package baseline
 
 import (
@@ -35,8 +36,8 @@ func IsUser(name string) bool { return strings.HasPrefix(name, userPrefix) }
 // revisionLength is the number of hexadecimal digits in a revision.
 const revisionLength = 16
 
-// Revision identifies the objects of a Baseline, and the role template that grants the rights to apply them. The
-// objects must be results of Parse.
+// Revision returns an identifier for the objects of a Baseline and for the role template that grants the rights to
+// apply them. The objects must be results of Parse.
 func Revision(roleTemplate string, objects []json.RawMessage) string {
 	sum := sha256.New()
 	// a line break cannot be part of a name or of compact JSON
@@ -96,10 +97,10 @@ func isNamespace(o *unstructured.Unstructured) bool {
 // StageCount is the number of stages.
 const StageCount = 3
 
-// Stage returns the stage in which objects of a kind are applied: 0 for Namespaces and CustomResourceDefinitions, 2 for
-// objects that can block other clients' requests until a workload of the Baseline responds, and 1 for all other
-// objects. Within a stage, objects are applied in any order. Stage 1 begins after the CustomResourceDefinitions have
-// been established.
+// Stage returns the stage in which objects of a kind are applied. Stage 0 contains Namespaces and
+// CustomResourceDefinitions. Stage 2 contains webhook configurations and APIServices, because they can block other
+// clients' requests until a workload of the Baseline responds. Stage 1 contains all other objects, and begins after the
+// CustomResourceDefinitions have been established. Within a stage, objects are applied in any order.
 func Stage(apiVersion, kind string) int {
 	switch Group(apiVersion) + "/" + kind {
 	case "/Namespace", "apiextensions.k8s.io/CustomResourceDefinition":

@@ -27,7 +27,7 @@ const (
 	MaxSize = 4 << 20
 )
 
-// bounds returns the limits for a YAML document. The largest CustomResourceDefinitions of common controllers have
+// bounds returns the limits for a YAML document. The largest CustomResourceDefinitions of common controllers contain
 // 40,000 values.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 1 << 20, Nodes: 96 << 10, Depth: 64} }
 
@@ -41,8 +41,8 @@ type Source struct {
 }
 
 // Parse reads the objects of a Baseline from their sources. It returns the objects as canonical JSON, in the order of
-// the sources, without fields that only an API server sets. An object of kind List stands for its items. Errors name
-// the source and the object, but do not contain any other part of the text.
+// the sources, without fields that only an API server sets. An object of kind List is replaced by its items. Errors
+// identify the source and the object, but contain no other part of the text.
 func Parse(sources []Source) ([]json.RawMessage, error) {
 	p := parser{seen: map[string]struct{}{}, kinds: map[string]struct{}{}}
 	for _, source := range sources {
@@ -128,7 +128,7 @@ func (p *parser) add(o *unstructured.Unstructured, public bool) error {
 		}
 	}
 	kind := Group(o.GetAPIVersion()) + " " + o.GetKind()
-	identity := kind + " " + o.GetNamespace() + "/" + o.GetName() // nameOf may be shortened
+	identity := kind + " " + o.GetNamespace() + "/" + o.GetName() // the result of nameOf may be truncated
 	if _, twice := p.seen[identity]; twice {
 		return fmt.Errorf("%s: it is listed twice", name)
 	}

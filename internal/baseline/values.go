@@ -20,8 +20,8 @@ const (
 	labelPrefix = "LABEL:"
 )
 
-// Values returns the values of a Cluster that objects can refer to. It leaves out the labels that record the progress
-// of plans, because each change to such a label would cause another delivery.
+// Values returns the values of a Cluster that objects can refer to. It omits the labels that record the progress of
+// plans, because each change to such a label would cause another delivery.
 func Values(cluster string, labels map[string]string) map[string]string {
 	values := map[string]string{clusterName: cluster}
 	for key, value := range labels {
@@ -40,8 +40,8 @@ func Refers(object json.RawMessage) bool {
 
 // Substitute replaces $(CLUSTER_NAME) and $(LABEL:<key>) in all string values of an object, but not in keys. The result
 // of $$(CLUSTER_NAME) is $(CLUSTER_NAME). Other names remain unchanged, because Kubernetes itself replaces $(NAME) in
-// the commands and variables of containers. A label that the Cluster does not have is an error. The values that are
-// inserted are not searched for references.
+// the commands and variables of containers. Substitute returns an error if an object refers to a label that the Cluster
+// does not have. Inserted values are not searched for references.
 func Substitute(object map[string]any, values map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		replaced, err := substituted(object[key], values)

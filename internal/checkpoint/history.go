@@ -5,9 +5,9 @@
 // members and hosts until an administrator confirms them.
 //
 // A checkpoint is one renewal of the leader's Lease. The leader sends the latest checkpoint with each set, and agents
-// store it. The Lease contains the history of leaders and the number of renewals by each leader, so a leader can tell
-// whether the hub has a record of a checkpoint. A restored hub has no record of the checkpoints that were sent after
-// the backup was taken. Only the Lease has to be written for this purpose.
+// store it. The Lease contains the history of leaders and the number of renewals by each leader, so a leader can
+// determine whether the hub has a record of a checkpoint. A restored hub has no record of the checkpoints that were
+// sent after the backup was taken. Nothing but the Lease has to be written.
 package checkpoint
 
 import (
@@ -30,7 +30,7 @@ type term struct {
 
 // history holds the latest terms in one Lease, oldest first.
 type history struct {
-	lease string // UID of the Lease, because a Lease that was created again has a different history
+	lease string // UID of the Lease; a recreated Lease has a different history
 	terms []term
 }
 
@@ -96,7 +96,7 @@ func (h history) forgot(p point) bool {
 	return p.number >= h.terms[0].number
 }
 
-// last returns the latest checkpoint, if the history has a term.
+// last returns the latest checkpoint. It returns false if the history has no terms.
 func (h history) last() (point, bool) {
 	if len(h.terms) == 0 {
 		return point{}, false

@@ -21,9 +21,10 @@ type Policy struct {
 	// Current returns the checkpoint to send with each set, or an empty string if there is none. If Current is nil,
 	// there is never a checkpoint.
 	Current func() string
-	// Lost returns a member's checkpoint if the hub has no record of it and no administrator has confirmed it. Otherwise,
-	// the member is not waiting for confirmation, and Lost returns an empty string. The has argument is the checkpoint of
-	// the member's agent, or empty if it has none. If Lost is nil, no member is waiting. Lost must not call an API server.
+	// Lost returns a member's checkpoint if the hub has no record of it and no administrator has confirmed it.
+	// Otherwise, the member is not waiting for confirmation, and Lost returns an empty string. The checkpoint that the
+	// member's agent reported is passed as has, and is empty if there is none. If Lost is nil, no member is waiting.
+	// Lost must not call an API server.
 	Lost func(ctx context.Context, member types.NamespacedName, has string) string
 	// Rules contains the rule for each kind of set.
 	Rules map[string]Rule
@@ -32,11 +33,11 @@ type Policy struct {
 // Rule determines what happens to the sets of one kind while a member is waiting for confirmation. With the zero value,
 // all changes wait for confirmation.
 type Rule struct {
-	// CountsAsWithdrawn means that a set is removed immediately if its owner withdraws it after the restore, because a
-	// user requested this removal.
+	// CountsAsWithdrawn means that a set is removed immediately if its owner withdraws it after the restore. Such a
+	// removal does not need confirmation, because a user requested it.
 	CountsAsWithdrawn bool
 	// RevokedAtOnce means that a set is removed immediately if it differs from the desired version, and is sent again
-	// after the confirmation. The outdated version may grant access that has been revoked since.
+	// after the confirmation. The outdated version may grant access that was revoked after the backup.
 	RevokedAtOnce bool
 	// OfMember means that the set belongs to the member itself. The set's owner is notified when the member starts or
 	// stops waiting for confirmation.
@@ -140,7 +141,7 @@ const maxNamed = 50
 
 // Difference lists the changes that a restored hub would make in a member. The sets are listed by ID, in sorted order.
 type Difference struct {
-	// Checkpoint is the checkpoint that the agent last reported, and that the hub has no record of.
+	// Checkpoint is the checkpoint that the agent last reported. The hub has no record of it.
 	Checkpoint string
 	// Add lists the sets that the member lacks. Change lists the sets with different content. Remove lists the sets that
 	// no object on the hub requires.
@@ -149,7 +150,7 @@ type Difference struct {
 
 func (d *Difference) empty() bool { return len(d.Add)+len(d.Change)+len(d.Remove) == 0 }
 
-// digest returns a digest of all IDs in d.
+// digest returns a digest of all set IDs in d.
 func (d *Difference) digest() string {
 	hash := sha256.New()
 	for _, ids := range [][]string{d.Add, d.Change, d.Remove} {

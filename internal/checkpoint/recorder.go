@@ -87,8 +87,8 @@ type leases struct {
 }
 
 // Get implements LeaseInterface. A standby replica reads the Lease every few seconds. The leader reads it only if a
-// renewal has failed, for example after a restore. After a restore, Get fails, so that a replica whose caches differ
-// from the hub's state does not become the leader.
+// renewal has failed, for example after a restore. In that case, Get fails, so a replica whose caches differ from the
+// hub's state does not become the leader.
 func (l leases) Get(ctx context.Context, name string, options metav1.GetOptions) (*coordinationv1.Lease, error) {
 	lease, err := l.LeaseInterface.Get(ctx, name, options)
 	if err != nil {
@@ -121,7 +121,8 @@ func (l leases) Update(
 	return l.recorder.stored(l.LeaseInterface.Update(ctx, l.recorder.renew(lease), options))
 }
 
-// If this process is about to hold a Lease, renew returns a copy of the Lease with one more renewal in its history.
+// renew returns a copy of the Lease with one more renewal in its history. If the Lease is being released, renew returns
+// it unchanged.
 func (r *Recorder) renew(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	if holder := lease.Spec.HolderIdentity; holder == nil || *holder == "" {
 		return lease
@@ -170,8 +171,8 @@ func HeldUntil(lease *coordinationv1.Lease, renewed time.Time) time.Time {
 	return renewed.Add(time.Duration(*duration) * time.Second)
 }
 
-// sighting is a version of the Lease and the time when it expires, according to this replica's clock. The leader's
-// clock may differ.
+// sighting holds a version of the Lease, and its expiry time according to this replica's clock. The leader's clock may
+// differ.
 type sighting struct {
 	version string
 	until   time.Time

@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Policy returns the policy for the hub whose Lease the Recorder renews. The reader for clusters must use a cache.
+// Policy returns the policy for this hub. The clusters reader must be a cache.
 func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy {
 	lost := func(ctx context.Context, member types.NamespacedName, has string) string {
 		cluster := &v1.Cluster{}
@@ -30,8 +30,8 @@ func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy 
 
 // Lost returns the checkpoint of a Cluster's or Host's agent if the hub has no record of this checkpoint. Otherwise, it
 // returns an empty string. confirmed reports whether an administrator has confirmed the hub's changes in that member or
-// host. The waits argument comes from the object's status, and "has" is the checkpoint that the agent reports. An
-// object that waits for confirmation continues to wait even if the agent loses the checkpoint, or if the checkpoint is
+// host. The waits argument comes from the object's status. The checkpoint that the agent reports is passed as has. An
+// object that is waiting for confirmation continues to wait if the agent loses the checkpoint, or if the checkpoint is
 // older than the history.
 func Lost(
 	object metav1.Object, waits *v1.RestoreStatus, has string, forgot func(string) bool,
@@ -50,7 +50,7 @@ type Status struct {
 	Restore    **v1.RestoreStatus
 	Conditions *[]metav1.Condition
 	Generation int64
-	// Now is the transition time that is set if the condition changes. It defaults to the current time.
+	// Now is the transition time to set if the condition changes. It defaults to the current time.
 	Now metav1.Time
 }
 

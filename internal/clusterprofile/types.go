@@ -74,8 +74,8 @@ type Property struct {
 	Value string `json:"value"`
 }
 
-// AccessProvider is a way to reach the cluster's API (KEP-5339). It consists of an address and the data that an exec
-// plugin needs to create a credential. The extension execExtension contains this data.
+// AccessProvider is a way to reach the cluster's API (KEP-5339). It contains the address of the API and, in the
+// extension execExtension, the data that an exec plugin needs to create a credential.
 type AccessProvider struct {
 	Name    string              `json:"name"`
 	Cluster clientcmdv1.Cluster `json:"cluster"`

@@ -30,7 +30,7 @@ type Program struct {
 	LeaderElection LeaderElection `json:"leaderElection,omitempty"`
 }
 
-// SetDefaults sets fields that are missing from the file to their defaults.
+// SetDefaults sets all missing fields to their defaults.
 func (p *Program) SetDefaults() {
 	setDefault(&p.Namespace, "drover-system")
 	setDefault(&p.Health.Listen, ":8081")
@@ -38,8 +38,8 @@ func (p *Program) SetDefaults() {
 	p.LeaderElection.SetDefaults()
 }
 
-// Validate returns all errors in a file of the given kind. rest is a function that reports the errors in the program's
-// own fields.
+// Validate returns all errors in a file of the given kind. The function rest reports the errors in the fields that only
+// this program has.
 func (p *Program) Validate(kind string, rest func(add func(field, format string, args ...any))) error {
 	var errs []error
 	add := func(field, format string, args ...any) {
@@ -82,7 +82,7 @@ type LeaderElection struct {
 	RetryPeriod   metav1.Duration `json:"retryPeriod,omitempty"`
 }
 
-// SetDefaults sets fields that are missing from the file to their defaults.
+// SetDefaults sets all missing fields to their defaults.
 func (l *LeaderElection) SetDefaults() {
 	setDefault(&l.Enabled, new(true))
 	setDefault(&l.LeaseDuration.Duration, 15*time.Second)

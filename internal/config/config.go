@@ -118,7 +118,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// validate reports the errors in the manager's own fields.
+// validate reports the errors in the fields that only the manager has.
 func (c *Config) validate(add func(field, format string, args ...any)) {
 	if _, _, err := net.SplitHostPort(c.Server.Listen); err != nil {
 		add("server.listen", "want host:port or :port: %w", err)

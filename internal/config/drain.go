@@ -24,8 +24,8 @@ type Drain struct {
 // with Sessions. With ten thousand agents, most of this time is needed.
 const MoveTime = time.Minute
 
-// drainMargin is the time for the remaining steps of a shutdown. In these steps, controllers stop, the Lease is
-// released and connections are closed.
+// drainMargin is the time for the remaining steps of a shutdown: stopping controllers, releasing the Lease and closing
+// connections.
 const drainMargin = 10 * time.Second
 
 // Timeout returns the maximum duration of a shutdown.

@@ -11,8 +11,8 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// Limits restricts users' requests to one replica. It also restricts the resources that a workspace can use. The
-// defaults are suitable for a replica with 1 GiB of memory.
+// Limits restricts users' requests to one replica, and the resources that a workspace can use. The defaults are
+// suitable for a replica with 1 GiB of memory.
 type Limits struct {
 	// Short limits requests that end with their response. Defaults: user 100, member 250, all 2000.
 	Short RequestLimits `json:"short,omitempty"`
@@ -21,7 +21,7 @@ type Limits struct {
 	Long RequestLimits `json:"long,omitempty"`
 	// Queue limits the short requests that wait because a limit has been reached. Long requests are never queued.
 	Queue Queue `json:"queue,omitempty"`
-	// Backlog limits the memory for responses that users are not reading.
+	// Backlog limits the memory that is occupied by responses that users are not reading.
 	Backlog Backlog `json:"backlog,omitempty"`
 	// Workspace limits the resources that the members of one workspace can use.
 	Workspace Workspace `json:"workspace,omitempty"`
@@ -29,13 +29,13 @@ type Limits struct {
 	Connections Connections `json:"connections,omitempty"`
 }
 
-// Workspace limits the resources that the members of one workspace can use, because a tenant could otherwise create any
-// number of Clusters in it.
+// Workspace limits the resources that the members of one workspace can use. Without these limits, a tenant could create
+// any number of Clusters.
 type Workspace struct {
 	// Clusters is the maximum number of Clusters that get a join token. Additional Clusters get the reason
 	// TooManyClusters. Clusters that have joined are not affected. Default: 1000.
 	Clusters int `json:"clusters,omitempty"`
-	// Tunnels is the maximum number of tunnels to one replica for all Clusters of a workspace together. Default: 4000.
+	// Tunnels is the maximum number of tunnels to one replica for all Clusters of a workspace combined. Default: 4000.
 	// This is enough for two agent replicas per Cluster, even while all of them open a new tunnel before they close the
 	// old one.
 	Tunnels int `json:"tunnels,omitempty"`
@@ -48,10 +48,10 @@ type Connections struct {
 	// All is the maximum number of connections, including tunnels. Additional connections wait to be accepted. Default:
 	// 50000.
 	All int `json:"all,omitempty"`
-	// Source is the maximum number of connections from one address (or IPv6 /64) without an authenticated user or agent.
-	// It is also the maximum for one user, and for all service accounts of one namespace together. Additional connections
-	// are closed immediately. Tunnels do not count, because all agents behind a load balancer have the same address.
-	// Default: 4000.
+	// Source is the maximum number of connections without an authenticated user or agent from one address (or IPv6
+	// /64). It is also the maximum for one user, and for all service accounts of one namespace combined. Additional
+	// connections are closed immediately. Tunnels do not count, because all agents behind a load balancer have the same
+	// address. Default: 4000.
 	Source int `json:"source,omitempty"`
 }
 
@@ -61,7 +61,7 @@ type RequestLimits struct {
 	User int `json:"user,omitempty"`
 	// Member is the limit for requests to one member.
 	Member int `json:"member,omitempty"`
-	// All is the limit for all requests together.
+	// All is the limit for all requests combined.
 	All int `json:"all,omitempty"`
 }
 
@@ -81,7 +81,7 @@ type Queue struct {
 type Backlog struct {
 	// MemberMiB is the limit for responses from one member. Default: 64.
 	MemberMiB int64 `json:"memberMiB,omitempty"`
-	// AllMiB is the limit for all responses together. Default: 256.
+	// AllMiB is the limit for all responses combined. Default: 256.
 	AllMiB int64 `json:"allMiB,omitempty"`
 }
 

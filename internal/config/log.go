@@ -17,9 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
 
-// startLog configures logging for the whole process according to the options, by default as JSON with RFC 3339
-// timestamps. Only panics are logged with a stack trace, because error messages say which operation failed and on which
-// object. "-zap-stacktrace-level=error" adds stack traces to errors.
+// startLog configures logging for the whole process according to the options. The default format is JSON with RFC 3339
+// timestamps. By default, only panics are logged with a stack trace, because error messages already identify the failed
+// operation and its object. "-zap-stacktrace-level=error" adds stack traces to errors.
 func startLog(options zap.Options) {
 	log := newLog(options)
 	ctrl.SetLogger(log)

@@ -17,7 +17,7 @@ type Peers struct {
 	// Listen is the address of the port that other replicas connect to. Default: ":8444".
 	Listen string `json:"listen,omitempty"`
 	// Service names the headless Service in Namespace whose endpoints are the replicas. The Service must also publish
-	// addresses that are not ready, because a stopping replica still has tunnels.
+	// addresses that are not ready, because a replica keeps its tunnels while it is stopping.
 	Service string `json:"service,omitempty"`
 	// Addresses lists the replicas as host:port, for processes outside a cluster. The list may include this replica.
 	Addresses []string `json:"addresses,omitempty"`
@@ -28,8 +28,8 @@ func (p Peers) Enabled() bool { return p.Service != "" || len(p.Addresses) > 0 }
 
 func (p *Peers) setDefaults() { setDefault(&p.Listen, ":8444") }
 
-// validate calls add for each error in the section. The arguments of add are a field, a format and the arguments of the
-// format.
+// validate calls add for each error in the section. The arguments of add are a field, a format string and the format's
+// arguments.
 func (p *Peers) validate(add func(field, format string, args ...any)) {
 	if _, _, err := net.SplitHostPort(p.Listen); err != nil {
 		add("peers.listen", "want host:port or :port: %w", err)

@@ -54,7 +54,7 @@ func NewManager(cfg interface{ ManagerOptions() (ctrl.Options, error) }, userAge
 }
 
 // kubeconfig returns the configuration that the manager uses to reach the hub's API server. It never uses a proxy from
-// the environment, because such a proxy is intended for external destinations, such as release channels, and must not
+// the environment, because such a proxy is intended for external destinations, such as release channels. It must not
 // see the manager's token.
 func kubeconfig(userAgent string) (*rest.Config, error) {
 	cfg, err := ctrl.GetConfig()

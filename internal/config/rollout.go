@@ -20,15 +20,15 @@ const maxWaves = 16
 // Rollout specifies how a new image or version reaches the agents. Its fields have the same meaning as in a Plan. A
 // change to a Cluster's spec.agent takes effect without a rollout.
 type Rollout struct {
-	// Paused prevents more agents from being upgraded. Default: false.
+	// Paused prevents further agents from being upgraded. Default: false.
 	Paused bool `json:"paused,omitempty"`
 	// MaxConcurrentClusters is the maximum number of agents that are upgraded at the same time. It is a number or a
 	// percentage of all agents (such as "10%", rounded up). Default: 10%.
 	MaxConcurrentClusters *intstr.IntOrString `json:"maxConcurrentClusters,omitempty"`
-	// MaxFailedClusters is the number of agents that may fail. If more agents fail, the rollout stops. It is a number or a
-	// percentage (rounded down). The limit applies to each workspace separately, so a workspace that exceeds it does not
-	// hold back other workspaces. The limit also applies to all Clusters together, not counting the workspace with the
-	// most failures. Default: 1%.
+	// MaxFailedClusters is the number of agents that may fail. If more agents fail, the rollout stops. It is a number
+	// or a percentage (rounded down). The limit applies to each workspace separately, so a workspace that exceeds it
+	// does not hold back other workspaces. The limit also applies to all Clusters combined, not counting the workspace
+	// with the most failures. Default: 1%.
 	MaxFailedClusters *intstr.IntOrString `json:"maxFailedClusters,omitempty"`
 	// Waves start one after another. Clusters that belong to none of the waves form the last wave. By default, there are
 	// three waves, with a pause of 10 minutes between waves. The first wave contains 1% of all Clusters. The second wave
@@ -43,8 +43,8 @@ type Rollout struct {
 type Wave struct {
 	// Name is the name of the wave.
 	Name string `json:"name"`
-	// ClusterSelector selects Clusters by their labels, in all workspaces. Default: all Clusters that are in no earlier
-	// wave.
+	// ClusterSelector selects Clusters by their labels, in all workspaces. Default: all Clusters that do not belong to
+	// an earlier wave.
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 	// Share is the percentage of the selected Clusters that belong to the wave, rounded up. Default: all.
 	Share int `json:"share,omitempty"`

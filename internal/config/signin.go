@@ -25,8 +25,8 @@ type SignIn struct {
 	SessionIdleTimeout metav1.Duration `json:"sessionIdleTimeout,omitempty"`
 }
 
-// Limits for the lifetime of sessions. A session of less than 10 minutes would have no effect, because tokens are valid
-// for 10 minutes. Users must sign in at least once a month.
+// Limits for the lifetime of sessions. A lifetime of less than 10 minutes would have no effect, because tokens are
+// valid for 10 minutes. Users must sign in at least once a month.
 const (
 	minSession = 10 * time.Minute
 	maxSession = 30 * 24 * time.Hour

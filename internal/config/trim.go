@@ -81,8 +81,8 @@ func trimOther(object any) {
 	}
 }
 
-// maxSubjects is the maximum number of a RoleBinding's subjects that the cache keeps. It is one more than the manager's
-// own RoleBindings have, so that an additional subject is detected.
+// maxSubjects is the maximum number of subjects that the cache keeps for each RoleBinding. The manager's own
+// RoleBindings have one subject, so a second one shows that a subject was added.
 const maxSubjects = 2
 
 // made returns the metadata that is kept for a Role or RoleBinding that the manager created for a binding.

@@ -13,7 +13,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// want records that an owner requires a set in a member. It stores w, which several members may share.
+// want records that an owner requires a set in a member. Several members may share w.
 func (g *guarded) want(m *member, w *wanted) {
 	id := w.set.ID
 	was := m.entry(id)
@@ -133,7 +133,7 @@ func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 			delete(offer, event.Removed)
 		}
 	}
-	g.affected = append(g.affected, m.lacking()...) // the store did not know that these sets are missing
+	g.affected = append(g.affected, m.lacking()...) // until now, the store did not know that these sets are missing
 	for id := range m.has {
 		if offer[id] == nil {
 			g.update(m, id, nil)

@@ -27,8 +27,8 @@ type member struct {
 	reported  bool // set if the agent has ever reported all its sets to this store
 	// silent is the time when the agent connected or stopped reporting its sets.
 	silent time.Time
-	// hold records the changes that are waiting for confirmation. comparing is true if unusedID has been queued so that
-	// these changes are computed.
+	// hold records the changes that are waiting for confirmation. comparing is true if unusedID has been queued to
+	// compute these changes.
 	hold      unconfirmed
 	comparing bool
 
@@ -48,7 +48,7 @@ type connection struct {
 	// withheld is true if the Cluster's spec has the ReadOnly profile. In this case, nothing is sent, and existing sets
 	// are removed.
 	withheld bool
-	// old is true if the agent applies no Baselines.
+	// old is true if the agent does not support Baselines.
 	old bool
 	// leaderless is true if no replica of the agent has been the leader for at least members.LeaderPatience.
 	leaderless bool
@@ -77,8 +77,8 @@ func connectionOf(state members.State, was connection) connection {
 }
 
 // wanted is a set that an owner requires in a member. Members in which the owner declared the set at the same time
-// share an entry, so it must not be changed. An entry without an owner represents a set that has been withdrawn. Such
-// entries exist only until the store is complete.
+// share an entry, so entries must not be changed. An entry without an owner represents a set that has been withdrawn.
+// Such entries exist only until the store is complete.
 type wanted struct {
 	key Key
 	content
@@ -95,12 +95,12 @@ func (m *member) takes() bool {
 	return m.connected && m.refuses == "" && !m.forgotten && m.synced
 }
 
-// accepts reports whether an agent knows the kind of set that an ID belongs to.
+// accepts reports whether a member's agent supports the kind of set that an ID belongs to.
 func (m *member) accepts(id string) bool {
 	return !m.old || id != set.Values && !strings.HasPrefix(id, set.Baseline+"/")
 }
 
-// entry returns the required set with the given ID, or a zero value if no owner requires one.
+// entry returns the required set with the given ID, or a zero value if no owner requires it.
 func (m *member) entry(id string) wanted {
 	if w := m.wants[id]; w != nil {
 		return *w
@@ -152,7 +152,7 @@ func (m *member) lacking() []Key {
 // anyDigest matches any version of a set in a member. It is not the digest of any content.
 const anyDigest = "*"
 
-// Unchanged returns a set that leaves the member's current set with the given ID in place. Nothing is sent or removed
+// Unchanged returns a set that leaves the member's current set with the given ID as it is. Nothing is sent or removed
 // until Replace is called with another set.
 func Unchanged(id string) *set.Set { return &set.Set{ID: id, Digest: anyDigest} }
 

@@ -16,7 +16,7 @@ import (
 )
 
 // patience is the number of failures after which a set counts as Failed. It is greater than two because one or two
-// sends fail when an agent's tunnel moves to another replica.
+// sends may fail while an agent's tunnel moves to another replica.
 const patience = 3
 
 // settleTime is how long a store waits for agents to connect after it has started. After that, members without a
@@ -35,8 +35,9 @@ const (
 	Applied Stage = iota
 	// Away means that the member is not connected and will get the set when it connects.
 	Away
-	// Unreported means that the member's agent has not reported its sets yet, or has not connected again yet. After
-	// settleTime, the set of a silent agent is Pending, or a single agent could delay an owner's status for ever.
+	// Unreported means that the member's agent has not reported its sets yet, or has not reconnected yet. If an agent
+	// stays silent for longer than settleTime, its set is Pending instead. Otherwise, a single agent could delay an
+	// owner's status forever.
 	Unreported
 	// Pending means that the set is being delivered.
 	Pending
@@ -98,8 +99,8 @@ func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 	return outcomes
 }
 
-// Remains counts the members that may still have a set that should be Absent. held counts the members that have it.
-// away counts the members that may have it but are not connected, accept no sets or are waiting for confirmation.
+// Remains counts the members that may still have a set that should be Absent. held counts the members that have the
+// set. away counts the members that may have it but are not connected, accept no sets or are waiting for confirmation.
 // unreported counts the members whose agents have not reported yet.
 func (d *Store) Remains(id string, members []types.NamespacedName) (held, away, unreported int) {
 	g := d.lock()

@@ -32,7 +32,7 @@ type owner struct {
 	large   int                  // total size of the owner's large sets, in bytes
 }
 
-// expect sets the owners that exist. It reports whether the store has become complete.
+// expect replaces the list of owners that exist. It reports whether the store has become complete.
 func (o *owners) expect(keys []Key) (completed bool) {
 	before := o.expected
 	o.expected = make(map[Key]struct{}, len(keys))
@@ -103,7 +103,7 @@ func (o *owners) replaced(key Key, of *owner, sets map[string]content) (room []K
 	return room, o.finish()
 }
 
-// forget records that no owner has a set in the given member anymore.
+// forget records that no owner has a set in the given member any longer.
 func (o *owners) forget(m *member) {
 	for _, w := range m.wants {
 		if owner := o.all[w.key]; owner != nil {
@@ -168,8 +168,8 @@ func size(s *set.Set) int {
 	return len(s.JSON())
 }
 
-// content is a set that an owner requires, together with the state of a member that has applied the set without
-// problems. All members share the same content.
+// content is a set that an owner requires. It includes the state of a member that has applied the set successfully. All
+// members share the same content.
 type content struct {
 	set     *set.Set
 	applied *protocol.SetState

@@ -31,7 +31,7 @@ const (
 // Limits on the sends in progress.
 const (
 	// workers is the number of sets that are reconciled concurrently. A send occupies a worker for at most slowSend, so
-	// even many unresponsive members cause only short delays for the others.
+	// even a large number of unresponsive members delays the other members only briefly.
 	workers = 512
 	// slowSend is how long a worker waits for a send. A send that takes longer continues without a worker.
 	slowSend = 500 * time.Millisecond
@@ -71,7 +71,7 @@ func (d *Store) Start(ctx context.Context) error {
 	return c.Start(ctx)
 }
 
-// changes is the source of targets. It has a name, which the controller logs.
+// changes is the source of targets. Its name appears in the controller's logs.
 type changes struct{ store *Store }
 
 // Start implements source.TypedSource.
@@ -199,7 +199,7 @@ func (g *guarded) resume(m *member) {
 	}
 }
 
-// sendTimeout is the timeout for one send. The agent responds within protocol.SetTimeout, which leaves the rest for the
+// sendTimeout is the timeout for one send. The agent responds within protocol.SetTimeout. The remaining time is for the
 // network.
 const sendTimeout = protocol.SetTimeout + 20*time.Second
 
@@ -314,7 +314,7 @@ func readState(response io.Reader, sent *set.Set) (*protocol.SetState, error) {
 		return nil, errors.New("the agent's response cannot be decoded") // the cause may quote the response
 	}
 	state.Bound()
-	// A different digest must be an error. Otherwise the set would be sent again and again without a pause.
+	// A different digest must be an error. Otherwise, the set would be sent again and again without a pause.
 	if state.Digest != sent.Digest && state.Phase != protocol.SetReadOnly {
 		return nil, errors.New("the agent reports a digest that differs from the set's")
 	}
@@ -328,7 +328,7 @@ type flow struct {
 	// waiting contains the IDs of sets that will be sent as soon as there is room for them.
 	waiting map[string]struct{}
 	// taken counts the successful sends in two periods of length slowSend. The first value is for the current period,
-	// and the second is for the period before.
+	// and the second is for the previous period.
 	taken [2]int
 	start time.Time
 }
@@ -343,9 +343,9 @@ func (f *flow) took(now time.Time) {
 	f.taken[0]++
 }
 
-// maxSends returns the maximum number of concurrent sends to the member. While one of them is slow, the result is the
-// number of sets that the member has accepted recently. As a result, a busy member continues at its own pace, and an
-// unresponsive member occupies few workers.
+// maxSends returns the maximum number of concurrent sends to the member. While one of the sends is slow, the maximum is
+// the number of sets that the member has accepted recently. As a result, a busy member continues at its own pace, and
+// an unresponsive member occupies few workers.
 func (f *flow) maxSends(now time.Time) int {
 	for _, s := range f.sends {
 		if !s.slow {

@@ -14,11 +14,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// This file contains the part of the store that handles a hub whose etcd was restored from a backup. Package checkpoint
-// determines which members wait for confirmation, and how their sets are treated in the meantime.
+// This file handles a hub whose etcd was restored from a backup. Package checkpoint determines which members wait for
+// confirmation, and how their sets are treated in the meantime.
 
-// Unconfirmed returns the changes in a member that a restored hub makes only after an administrator has confirmed them,
-// or nil if there are none. The known result reports whether the changes are known.
+// Unconfirmed returns the changes in a member that a restored hub makes only after an administrator has confirmed them.
+// It returns nil if there are none. known is false while the changes have not been computed.
 type Unconfirmed func(member types.NamespacedName) (difference *checkpoint.Difference, known bool)
 
 // unconfirmed records the changes to one member that are waiting for confirmation.
@@ -67,8 +67,9 @@ func (m *member) countAsWithdrawn(id string, policy *checkpoint.Policy) {
 	}
 }
 
-// Unconfirmed returns the changes that are not sent to a member until an administrator confirms them, or nil if there
-// are none. The changes are not known until all owners have declared their sets and the agent has reported its sets.
+// Unconfirmed returns the changes that are not sent to a member until an administrator confirms them. It returns nil if
+// there are none. The changes are not known until all owners have declared their sets and the agent has reported its
+// sets.
 func (d *Store) Unconfirmed(name types.NamespacedName) (difference *checkpoint.Difference, known bool) {
 	g := d.lock()
 	defer d.unlock()
@@ -142,7 +143,7 @@ func (g *guarded) endHold(m *member) {
 }
 
 // outdated reports whether a member that is waiting for confirmation has an outdated set of a kind that is revoked
-// immediately. Such a set is removed, and sent again after the confirmation.
+// immediately. Such a set is removed immediately and sent again after the confirmation.
 func (m *member) outdated(id string, r rule) bool {
 	if !r.revocable || !m.hold.Waits() || !r.complete || m.has[id] == nil {
 		return false
@@ -199,6 +200,6 @@ func unconfirmedOutcome() Outcome {
 	}
 }
 
-// withheldUnconfirmed explains why a set is still in a member that should not have it.
+// withheldUnconfirmed explains why a member still has a set that it should not have.
 const withheldUnconfirmed = "; the hub's etcd was restored from a backup, so the existing objects stay in force " +
 	"until an administrator runs \"kubectl drover restored\", and are removed then"

@@ -3,8 +3,8 @@
 
 // Package delivery compares the sets that each member should have with the sets that it has, and sends the changes.
 //
-// A Store runs on the leading manager. It is a controller in which each request consists of a member and a set ID. It
-// sends no sets to a disconnected member. When the member connects, the store queues the member's sets.
+// A Store runs on the leading manager. It is a controller whose requests each identify a member and a set. The store
+// sends no sets to a disconnected member. When a member connects, the store queues the member's sets.
 package delivery
 
 import (
@@ -36,7 +36,7 @@ type Key struct {
 // String formats the key for logs.
 func (k Key) String() string { return k.Kind + " " + k.Namespace + "/" + k.Name }
 
-// Options are the options of a Store.
+// Options configures a Store.
 type Options struct {
 	// State returns the state of a member.
 	State func(member types.NamespacedName) members.State
@@ -54,8 +54,8 @@ type Options struct {
 	Restore checkpoint.Policy
 	// Observer is notified of sends. Its functions may be nil.
 	Observer Observer
-	// Pause is the delay before a retry after the first failure. It doubles with each failure, up to maxPause. It
-	// defaults to firstPause.
+	// Pause is the delay before a retry after the first failure. The delay doubles with each failure, up to maxPause.
+	// The default is firstPause.
 	Pause time.Duration
 	Log   logr.Logger
 }

@@ -22,7 +22,7 @@ const (
 	// hold is how long a status update is delayed while a set is Pending.
 	hold = time.Second
 	// burst is how long a status update is delayed while a member is busy. Status updates during a burst of sets would
-	// slow down the burst itself.
+	// slow down the delivery of the sets.
 	burst = 2 * time.Second
 	// lookAgain is the delay before busy members are checked again.
 	lookAgain = 500 * time.Millisecond
@@ -45,9 +45,9 @@ type Summary struct {
 	Refused bool
 	// Unreported is true if at least one agent has not reported yet.
 	Unreported bool
-	// Since is the latest Since of the outcomes that are Pending, or zero if there are none.
+	// Since is the latest Since of all outcomes that are Pending, or zero if there are none.
 	Since time.Time
-	// Busy is the latest Since of the outcomes in busy members, or zero if there are none.
+	// Busy is the latest Since of all outcomes in busy members, or zero if there are none.
 	Busy     time.Time
 	Clusters v1.ClusterCount
 	// Failures are the first failures, sorted by cluster and object.
@@ -114,8 +114,7 @@ func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 }
 
 // Urgent reports whether the summary differs because of a change on the hub, rather than only because of changes in
-// members. The observed argument has the same meaning as for Delay. The argument was contains the counts in the current
-// status.
+// members. The observed argument has the same meaning as for Delay. The counts in the current status are passed as was.
 func (v Summary) Urgent(observed bool, was *v1.ClusterCount) bool {
 	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
 }
@@ -151,8 +150,8 @@ func (v *Summary) Expire(message string, held, away, unreported int) {
 	}
 }
 
-// Write writes the summary into conditions, and reports whether an event should be emitted for the summary's reason.
-// This is never the case for ReasonDelivering.
+// Write writes the summary into conditions, and reports whether an event should be emitted for the summary's reason. No
+// event is emitted for ReasonDelivering.
 func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now time.Time) (news bool) {
 	was := meta.FindStatusCondition(*conditions, v1.ConditionReady)
 	if v.Reason == v1.ReasonMembersAway && !delivered(was) {
@@ -183,8 +182,8 @@ func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now tim
 	return news
 }
 
-// delivered reports whether, according to the Ready condition, a member has the object. While no member is connected,
-// the condition is the only evidence.
+// delivered reports whether, according to the Ready condition, at least one member has the object. While no member is
+// connected, the condition is the only evidence.
 func delivered(ready *metav1.Condition) bool {
 	return ready != nil && ready.Status == metav1.ConditionTrue && ready.Reason != v1.ReasonNoClusters
 }

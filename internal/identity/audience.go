@@ -16,10 +16,10 @@ import (
 // Local is the name of the hub's own API server, used where the name of a member is expected.
 const Local = "local"
 
-// maxAudiences is the maximum number of a token's audiences that the API server is asked to confirm.
+// maxAudiences is the maximum number of audiences of a token that the API server is asked to confirm.
 const maxAudiences = 8
 
-// Audiences are the audiences, other than the hub's own API server, for which this API server issues tokens. An
+// Audiences are the audiences for which the hub's API server issues tokens, other than the API server itself. An
 // audience is either the hub, which includes all its members, or a single member. The zero value contains no audiences.
 type Audiences struct {
 	// Hub holds the base URLs of the hub, without a trailing slash. Each URL is an audience.
@@ -32,8 +32,8 @@ type Audiences struct {
 	Member func(*http.Request) string
 }
 
-// of returns the audiences of a token that these Audiences contain. They must not be trusted until the API server has
-// confirmed them.
+// of returns the audiences that are in both a and the token. The result must not be trusted until the API server has
+// confirmed it.
 func (a Audiences) of(token string) []string {
 	var known []string
 	for _, audience := range unverified(token).Audience {
@@ -51,8 +51,8 @@ func (a Audiences) knows(audience string) bool {
 	})
 }
 
-// admit refuses a request to a destination that the confirmed audiences of its token do not include. They never include
-// the hub's own API server, because a token for that server has the server's own audience.
+// admit refuses a request to a destination that is not among the confirmed audiences of its token. The hub's own API
+// server is never among them, because a token for that server has the server's own audience.
 func (a Audiences) admit(r *http.Request, confirmed []string) error {
 	made := func(suffix string) bool {
 		return slices.ContainsFunc(confirmed, func(audience string) bool {
@@ -70,7 +70,7 @@ func (a Audiences) admit(r *http.Request, confirmed []string) error {
 	return refusal.Forbidden(fmt.Sprintf("the token is made for %s only", strings.Join(confirmed, ", ")))
 }
 
-// Narrow refuses a request whose token was issued by an issuer other than the hub's API server, and has audiences that
+// Narrow refuses a request if its token was issued by an issuer other than the hub's API server, and has audiences that
 // do not include the destination. The token must have been verified. If the audiences name members, but not the hub,
 // the token is valid only for these members.
 func (a Audiences) Narrow(r *http.Request, audiences []string) error {
@@ -89,9 +89,9 @@ func (a Audiences) Narrow(r *http.Request, audiences []string) error {
 	return a.admit(r, known)
 }
 
-// Named returns the path of the member, without a trailing slash, if the audiences in the request's token name exactly
-// one member. Otherwise, it returns an empty string. The token is not verified, so the result shows only the client's
-// intention.
+// Named returns the path of a member, without a trailing slash, if the audiences in the request's token name exactly
+// one member. Otherwise, it returns an empty string. The token is not verified, so the result shows only what the
+// client intends.
 func (a Audiences) Named(r *http.Request) string {
 	token, err := Token(r)
 	if err != nil {
@@ -116,7 +116,7 @@ type claims struct {
 	Audience audiences `json:"aud"`
 }
 
-// audiences is one string or a list of strings (RFC 7519, section 4.1.3).
+// audiences is decoded from a string or a list of strings (RFC 7519, section 4.1.3).
 type audiences []string
 
 // UnmarshalJSON decodes a string or a list of strings, and ignores any other value.

@@ -36,7 +36,7 @@ type Authenticator struct {
 	known     *decision.Cache[reviewed]
 }
 
-// reviewed is an Identity, or the error if the token was rejected.
+// reviewed is the result of a token review: an Identity, or an error if the token was rejected.
 type reviewed struct {
 	id        Identity
 	audiences []string // the audiences of the token; none if it is meant for the API server
@@ -44,8 +44,9 @@ type reviewed struct {
 }
 
 // NewAuthenticator returns an Authenticator. It caches the user of a token for 10 s and a rejection for 2 s. If many
-// new tokens are waiting for a review, the addresses of their callers take turns. A token that was accepted within the
-// last hour never waits behind new tokens. A token for one of the audiences is valid only for that audience.
+// new tokens are waiting for a review, the reviews are shared fairly among the addresses of the callers. A token that
+// was accepted within the last hour never waits behind new tokens. A token for one of the audiences is valid only for
+// that audience.
 func NewAuthenticator(reviews authenticationv1client.TokenReviewInterface, audiences Audiences) *Authenticator {
 	return &Authenticator{reviews: reviews, audiences: audiences, known: decision.New[reviewed]()}
 }

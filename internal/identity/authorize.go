@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// allowedFor is how long a granted right is cached. It is the maximum time that a user keeps a right after it was
-	// revoked.
+	// allowedFor is how long a granted right is cached. It is the maximum time that a user keeps a right after it has
+	// been revoked.
 	allowedFor = 10 * time.Second
 	// deniedFor is how long a denial is cached. It is the maximum time before a newly granted right takes effect.
 	deniedFor = 5 * time.Second

@@ -31,7 +31,7 @@ const (
 	authenticated = "system:authenticated"
 )
 
-// Identity is the user who sends a request. Requests may share it, so it must not be changed.
+// Identity is the user who sends a request. An Identity may be shared by several requests, so it must not be changed.
 type Identity struct {
 	// User is the user's name in a member, for example "hub:system:serviceaccount:ci:deployer". It is never empty in a
 	// valid Identity.
@@ -47,8 +47,8 @@ type Identity struct {
 	Hub authenticationv1.UserInfo
 }
 
-// New returns the identity of a user that the hub has authenticated. It refuses an anonymous user, and also names that
-// cannot be sent in a header unchanged, because the member would receive different names.
+// New returns the identity of a user that the hub has authenticated. It refuses anonymous users. It also refuses names
+// that would be altered in a header, because the member would then receive different names.
 func New(info authenticationv1.UserInfo) (Identity, error) {
 	if info.Username == "" || info.Username == anonymous {
 		return Identity{}, errors.New("identify user: the user has no name or is anonymous")
@@ -77,7 +77,7 @@ func New(info authenticationv1.UserInfo) (Identity, error) {
 }
 
 // Principal returns the identity of a user from the hub's own issuer, such as "local:alice". The user and the user's
-// groups have the same names on the hub and in members. The user and the groups must belong to the same provider.
+// groups have the same names on the hub and in members. The user and the groups must come from the same provider.
 func Principal(name, uid string, groups ...string) (Identity, error) {
 	id := Identity{User: name, UID: uid, Groups: groups, Hub: authenticationv1.UserInfo{
 		Username: name, UID: uid, Groups: append([]string{authenticated}, groups...),
@@ -105,8 +105,8 @@ func reserved(provider string) bool {
 // Valid reports whether the Identity identifies a user.
 func (id Identity) Valid() bool { return id.User != "" && id.Hub.Username != "" }
 
-// Sharer returns the name that identifies the user when the hub's capacity is shared equally. All ServiceAccounts of a
-// namespace have one share, because a user who can create one ServiceAccount can create thousands.
+// Sharer returns the name under which the user gets a share of the hub's capacity. All ServiceAccounts of a namespace
+// have one share, because a user who can create one ServiceAccount can create thousands.
 func (id Identity) Sharer() string {
 	const accounts = "system:serviceaccount:"
 	if rest, ok := strings.CutPrefix(id.Hub.Username, accounts); ok {

@@ -26,9 +26,9 @@ const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
 const headerProtocol = "Sec-Websocket-Protocol"
 
-// Token returns the bearer token of a request. The token comes from the request's only Authorization header or from a
-// subprotocol of a WebSocket. It ignores cookies and the query. Unless there is exactly one well-formed token, it
-// returns a refusal with status 401.
+// Token returns the bearer token from the Authorization header of a request or from a WebSocket subprotocol. It ignores
+// cookies and the query. If the request does not contain exactly one well-formed token, Token returns a refusal with
+// status 401.
 func Token(r *http.Request) (string, error) {
 	token, err := token(r)
 	switch {
@@ -95,12 +95,12 @@ func protocolToken(h http.Header) (string, error) {
 	return string(token), nil
 }
 
-// ErrEnded is returned when the session of a token has been revoked: by its user, by an administrator, or because one
-// of its tokens was stolen. Unlike the expiry of a token, a revocation also ends requests in progress.
+// ErrEnded is returned when the session of a token has been revoked: by the user, by an administrator, or because one
+// of its tokens was stolen. Unlike expiry, revocation also ends requests in progress.
 var ErrEnded = errors.New("the session of the token was revoked")
 
 // Expired reports whether a request's token has expired according to its own claims. The claims are reliable only if
-// the token has been accepted before. A token without an expiry has not expired.
+// the token has been accepted before. A token without an expiry time never expires.
 func Expired(r *http.Request, now time.Time) bool {
 	token, err := Token(r)
 	if err != nil {
@@ -137,10 +137,10 @@ func isWebSocket(r *http.Request) bool {
 }
 
 // MayOpen reports whether the page that requests a WebSocket may open it. The page must belong to this host, or must
-// have the token itself. Browsers allow every page to request a WebSocket, and add the credentials that they store for
-// this host (CVE-2019-13209). They never add a bearer token, so a page that sends one must know the token. This does
-// not apply to a request that also has a cookie, because a proxy in front of the hub might have created the token from
-// the cookie.
+// know the token. Browsers allow every page to request a WebSocket, and add the credentials that they store for this
+// host (CVE-2019-13209). They never add a bearer token, so a page that sends one must know the token. This does not
+// apply to a request that also has a cookie, because a proxy in front of the hub might have created the token from the
+// cookie.
 func MayOpen(r *http.Request) bool {
 	origins := r.Header["Origin"]
 	if len(origins) == 0 {

@@ -39,9 +39,9 @@ func Enqueue(reader client.Reader, lookup Lookup) handler.EventHandler {
 	})
 }
 
-// Changed passes events that can affect other objects. It ignores changes that affect only the status, unless they
-// change the role templates that a Baseline uses. It also passes an update that changes the UID. Such an event occurs
-// if an object is deleted and created again while the watch is interrupted.
+// Changed selects the events that can affect other objects. It ignores changes that affect only the status, unless they
+// change the role templates that a Baseline uses. It also selects updates that change the UID. Such an event occurs if
+// an object is deleted and created again while the watch is interrupted.
 var Changed = predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, is := e.ObjectOld.(*v1.Baseline)
@@ -206,7 +206,7 @@ func ProjectToConflicting(
 	return names(rivals), err
 }
 
-// SecretToProjects returns the Project that a Secret's label names.
+// SecretToProjects returns the Project named by a Secret's label.
 func SecretToProjects(_ context.Context, _ client.Reader, secret client.Object) ([]types.NamespacedName, error) {
 	project := secret.GetLabels()[v1.LabelProject]
 	if project == "" {
@@ -215,7 +215,7 @@ func SecretToProjects(_ context.Context, _ client.Reader, secret client.Object) 
 	return []types.NamespacedName{{Namespace: secret.GetNamespace(), Name: project}}, nil
 }
 
-// then looks up the objects that a change affects directly, and returns the objects that these objects affect.
+// then finds the objects that a change affects directly, and returns the objects that these objects affect in turn.
 func then(
 	ctx context.Context, reader client.Reader, object client.Object,
 	first Lookup, next func(types.NamespacedName) ([]types.NamespacedName, error),

@@ -110,8 +110,8 @@ func (g *Grants) Bound(
 	return false, nil
 }
 
-// Workspaces returns the workspaces in which at least one of the principals has a binding, together with those
-// principals. Expired bindings count.
+// Workspaces returns the workspaces in which at least one of the principals has a binding. For each workspace, it
+// returns the principals with a binding there. Expired bindings are included.
 func (g *Grants) Workspaces(principals Principals) (map[string]Principals, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced
@@ -134,7 +134,7 @@ func (g *Grants) Workspaces(principals Principals) (map[string]Principals, error
 	return found, nil
 }
 
-// boundBy reports whether an index contains a binding for a subject that targets the member.
+// boundBy reports whether an index contains a binding that names a subject and targets the member.
 func (g *Grants) boundBy(
 	ctx context.Context, bindings toolscache.SharedIndexInformer, key string, cluster *lazyCluster, now time.Time,
 ) (bool, error) {
@@ -179,8 +179,8 @@ func (g *Grants) target(ctx context.Context, b v1.Binding) (*v1.ClusterTarget, e
 	return nil, nil
 }
 
-// Named returns the given groups that are named by bindings in any workspace, without duplicates. A token that cannot
-// hold all groups contains only the first ones. The groups of different workspaces therefore alternate, so that a
+// Named returns the given groups that are named by bindings in any workspace, without duplicates. If a token cannot
+// hold all groups, it contains only the first ones. The groups of different workspaces therefore alternate, so that a
 // workspace with many groups cannot crowd out the groups of other workspaces.
 func (g *Grants) Named(groups []string) ([]string, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
@@ -251,7 +251,7 @@ func subjectKey(workspace string, s v1.Subject) string {
 	return workspace + "/" + string(s.Kind) + "/" + s.Name
 }
 
-// Expired reports whether a binding that ends at the given time has expired. A binding without an expiry time never
+// Expired reports whether a binding with the given expiry time has expired. A binding without an expiry time never
 // expires.
 func Expired(end *metav1.Time, now time.Time) bool { return end != nil && !now.Before(end.Time) }
 

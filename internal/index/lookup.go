@@ -22,8 +22,8 @@ type targeted interface {
 	v1.Targeted
 }
 
-// targeting returns the objects of a kind that target a Cluster. The objects belong to the cache and must not be
-// changed. This applies to all lists that this package returns.
+// targeting returns the objects of a kind that target a Cluster. The objects in all lists that this package returns
+// belong to the cache and must not be changed.
 func targeting[T targeted](ctx context.Context, reader client.Reader, cluster client.Object) ([]T, error) {
 	var found []T
 	for _, key := range []string{cluster.GetName(), selecting} {

@@ -15,7 +15,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Problem is the reason why the members that an object targets cannot be determined.
+// Problem explains why the members that an object targets cannot be determined.
 type Problem struct {
 	// Reason is the reason in the Ready condition.
 	Reason string
@@ -55,7 +55,7 @@ func Members(
 }
 
 // MembersToKeep is like Members, but it returns all Clusters in the namespace if the selector is invalid. Any of these
-// Clusters may have been selected before, in which case it keeps its objects.
+// Clusters may have been selected earlier, and then keeps its objects.
 func MembersToKeep(
 	ctx context.Context, reader client.Reader, namespace string, t v1.ClusterTarget,
 ) ([]types.NamespacedName, *Problem, error) {
@@ -90,7 +90,8 @@ func ProjectMembers(
 	return Members(ctx, reader, b.Namespace, project.Spec.ClusterTarget)
 }
 
-// missing reads an object. It returns a problem with the given reason if the object does not exist or is being deleted.
+// missing reads an object. If the object does not exist or is being deleted, it returns a problem with the given
+// reason.
 func missing(
 	ctx context.Context, reader client.Reader, name types.NamespacedName, kind string, object client.Object, reason string,
 ) (*Problem, error) {

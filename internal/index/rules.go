@@ -16,7 +16,7 @@ import (
 // maxRules is the maximum size, in bytes, of a Role's rules that are kept in memory.
 const maxRules = 4 << 10
 
-// outlined is the API group of a rule that represents other rules.
+// outlined is the API group of a rule that replaces other rules.
 const outlined = "outline.cluster.drover.dev"
 
 // outlineKey is the HMAC key for the digests of rules. Because the key is secret, no user can write a valid digest into

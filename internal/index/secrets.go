@@ -20,7 +20,7 @@ import (
 )
 
 // MaxSecretData is the maximum size, in bytes, of the data of a Secret that is copied into members. It is a quarter of
-// the size that an API server accepts, because users who can create Secrets in a workspace must not be able to fill the
+// the size that an API server accepts. Without this limit, users who can create Secrets in a workspace could fill the
 // manager's memory.
 const MaxSecretData = 256 << 10
 
@@ -28,7 +28,7 @@ const MaxSecretData = 256 << 10
 const maxRemembered = 16 << 20
 
 // keySize is the key of StringData in which SecretOutline stores the size of the data. The API server never sends
-// StringData, so nothing but SecretOutline can have set the key.
+// StringData, so only SecretOutline can have set the key.
 const keySize = "size"
 
 // SecretOutline is a cache transform. It keeps the fields of a Secret that decisions depend on, and the size of its
@@ -68,8 +68,8 @@ func sameChoice(outline, secret *corev1.Secret) bool {
 	})
 }
 
-// size returns the size of a Secret's content, in bytes. It includes the labels, because they are also copied and
-// nothing else limits them.
+// size returns the size of a Secret's content, in bytes. The size includes the labels, because they are also copied and
+// their size is not limited elsewhere.
 func size(secret *corev1.Secret) int {
 	total := len(secret.Annotations[v1.AnnotationExceptNamespaces])
 	for key, value := range secret.Data {
@@ -93,8 +93,8 @@ func (e *SecretTooLargeError) Error() string {
 		e.Size>>10, MaxSecretData>>10)
 }
 
-// SecretReader reads the Secrets that users label for projects and plans. List returns Secrets from the cache. It does
-// not return their content. Get returns a Secret with its content, or a SecretTooLargeError.
+// SecretReader reads the Secrets that users label for projects and plans. List returns Secrets from the cache, without
+// their content. Get returns a Secret with its content. If the content is too large, Get returns a SecretTooLargeError.
 type SecretReader struct {
 	// Reader is a cache whose transform is SecretOutline.
 	client.Reader

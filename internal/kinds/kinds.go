@@ -6,8 +6,8 @@
 // The registry defines the kinds that users may watch, the metadata that caches keep, and the sets that are delivered
 // to members.
 //
-// The caches (config), the indexes (index), the stream of changes (portal/subscribe), the web page, the support bundle,
-// and the delivery store read the registry.
+// The registry is used by the caches (config), the indexes (index), the stream of changes (portal/subscribe), the web
+// page, the support bundle, and the delivery store.
 package kinds
 
 import (
@@ -40,8 +40,8 @@ type Kind struct {
 	// Metadata defines which metadata the caches keep. If it is nil, the caches keep only the annotations that are read
 	// for every kind.
 	Metadata *untrusted.Metadata
-	// Trim removes the part of an object that the caches do not keep, because that part is large and only the object's
-	// controller needs it. If Trim is nil, the caches keep the whole spec and status.
+	// Trim removes the part of an object that the caches do not keep. Typically, this part is large and is needed only
+	// by the object's controller. If Trim is nil, the caches keep the whole spec and status.
 	Trim func(client.Object)
 	// Sets lists the sets that an object of this kind can have in a member.
 	Sets []Set
@@ -86,7 +86,7 @@ func All() []Kind {
 		},
 		{
 			Name: "Plan", Resource: "plans", Object: &v1.Plan{}, List: &v1.PlanList{},
-			// A rollout also withdraws plans, so a withdrawal is not necessarily the decision of a user.
+			// A rollout also withdraws plans, so a withdrawal does not always result from a user's decision.
 			Sets: []Set{{set.Plan, checkpoint.Rule{}}},
 		},
 		{
@@ -113,7 +113,7 @@ func All() []Kind {
 	}
 }
 
-// trimBaseline removes the manifests, because they can be as large as a megabyte. The controller reads them from the
+// trimBaseline removes the manifests, because they can take up a megabyte of memory. The controller reads them from the
 // API server.
 func trimBaseline(o client.Object) {
 	if b, is := o.(*v1.Baseline); is {

@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// BacklogBounds limits the memory that a replica uses for responses that users do not read.
+// BacklogBounds limits the memory that a replica uses for responses that users are not reading.
 type BacklogBounds struct {
 	// Member limits the bytes of responses from one member. All limits the bytes of responses from all members. Zero means
 	// no limit.
 	Member, All int64
-	// Grace is how long a write to a user may take before it can be aborted because of a limit. Above twice a limit,
-	// writes are aborted immediately.
+	// Grace is how long a write to a user may take before it can be aborted because a limit is exceeded. If usage
+	// exceeds twice the limit, writes are aborted immediately.
 	Grace time.Duration
 }
 
 // Backlog counts the bytes of responses that are waiting for users to read them. A response occupies memory only while
-// its user is not reading it, and never occupies more than one window. A window is therefore counted for each write in
-// progress, so the count is never too low, and watches without events are not counted. Use NewBacklog to create a
-// Backlog.
+// its user is not reading it, and never occupies more than one window. Backlog therefore counts one window for each
+// write in progress. As a result, the count is never too low, and idle watches are not counted. Use NewBacklog to
+// create a Backlog.
 type Backlog struct {
 	bounds BacklogBounds
 	cut    func(Scope)
@@ -187,9 +187,9 @@ func (b *Backlog) judge() []*Flow {
 }
 
 // victim returns the oldest write that must be aborted because of a limit. If a member exceeds its own limit, the
-// victim is a write from that member. If all members together exceed their limit, the victim is a write from the
-// workspace that holds the most bytes, so that a user who stalls many responses loses responses first. If the write is
-// too recent to be cut, later is the time until it can be cut.
+// victim is a write from that member. If all responses combined exceed their limit, the victim is a write from the
+// workspace that holds the most bytes, so a user who stalls many responses is affected first. If the write is too
+// recent to be cut, victim returns nil, and later is the time until it can be cut.
 func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.Duration) {
 	var fullest *held
 	if exceeds(b.held, b.bounds.All) {

@@ -5,7 +5,7 @@
 //
 // A Gate hands out seats to requests. A request waits if no seat is free. The requests of one user are served in order,
 // and users take turns: even if one user sends ten thousand requests, any other user waits for at most one of them. A
-// Backlog limits the memory that the hub uses for users who do not read their responses.
+// Backlog limits the memory that the hub uses for unread responses.
 package limit
 
 import (
@@ -47,7 +47,7 @@ const (
 	ScopeAll    Scope = "all"
 )
 
-// FullError is returned when no seat became free. It is the only error of Gate.Enter, apart from context errors.
+// FullError is returned if no seat becomes free in time. It is the only error of Gate.Enter, apart from context errors.
 type FullError struct {
 	// Scope is the limit that was reached.
 	Scope Scope
@@ -72,7 +72,7 @@ type Observer struct {
 	Refused func(Scope)
 }
 
-// Gate hands out seats. NewGate returns a Gate. All methods are safe for concurrent use.
+// Gate hands out seats. Use NewGate to create a Gate. All methods are safe for concurrent use.
 type Gate struct {
 	bounds   Bounds
 	observer Observer
@@ -248,7 +248,7 @@ func (g *Gate) enqueue(user, member *share) (*waiter, bool) {
 	return w, true
 }
 
-// dequeue removes the nth waiter of a user. The caller must then either give the waiter a seat or call forget for the
+// dequeue removes the nth waiter of a user. The caller must then give the waiter a seat, or call forget for the
 // waiter's shares.
 func (g *Gate) dequeue(w *waiter, n int) {
 	w.user.queue = slices.Delete(w.user.queue, n, n+1)

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Settings are the settings of a Limiter. docs/operations/limits.md explains the defaults.
+// Settings configures a Limiter. docs/operations/limits.md explains the defaults.
 type Settings struct {
 	// Short limits requests that end with their response.
 	Short Bounds
 	// Long limits long-running requests. Such requests never wait for a seat.
 	Long Bounds
-	// Backlog limits the memory that is held for users who do not read their responses.
+	// Backlog limits the memory that unread responses occupy.
 	Backlog BacklogBounds
 }
 
@@ -35,10 +35,10 @@ type Observers struct {
 	Cut func(Scope)
 }
 
-// Limiter limits users' requests through one replica of the hub. New returns a Limiter.
+// Limiter limits users' requests through one replica of the hub. Use New to create a Limiter.
 type Limiter struct {
 	short, long *Gate
-	// Backlog counts the memory that is held for users who do not read their responses.
+	// Backlog counts the memory that unread responses occupy.
 	Backlog *Backlog
 }
 
@@ -63,9 +63,9 @@ func (l *Limiter) Load() (short, long, waiting int) {
 	return short, long, waiting
 }
 
-// Source returns the name under which connections from a host:port address are counted. It is the IPv4 address, or the
-// /64 network of an IPv6 address, because a single host can have many IPv6 addresses. All clients behind the same proxy
-// share a name if the proxy hides their addresses.
+// Source returns the name under which connections from a host:port address are counted. The name is the IPv4 address,
+// or the /64 network of an IPv6 address, because a single host can have many IPv6 addresses. All clients behind the
+// same proxy share a name if the proxy hides their addresses.
 func Source(address string) string {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// ErrWorkspaceFull is returned when a workspace has reached its tunnel limit.
+// ErrWorkspaceFull is returned when a workspace has reached its limit of tunnels.
 var ErrWorkspaceFull = errors.New("the workspace has reached its limit of tunnels at this replica of the hub")
 
 // Bounds limits the resources that members use on one replica.
@@ -29,7 +29,7 @@ type Bounds struct {
 
 // DefaultBounds returns the bounds that apply unless the configuration overrides them. A Cluster can run five agent
 // replicas, plus one during an update, and each replica can open a new tunnel before it closes its old one. A workspace
-// can have a thousand Clusters with two agent replicas each, even if all of these replicas reconnect at once.
+// can have a thousand Clusters with two agent replicas each, even if all of these replicas reconnect at the same time.
 func DefaultBounds() Bounds {
 	return Bounds{ClusterTunnels: 12, WorkspaceTunnels: 4000}
 }
@@ -69,8 +69,8 @@ func (a *Admission) OnRefused(f func(name types.NamespacedName, reason, message 
 	a.refused = append(a.refused, f)
 }
 
-// Admit returns nil if the member can open a tunnel now. Otherwise, it returns the reason for the rejection and how
-// long the member should wait.
+// Admit returns nil if the member can open a tunnel now. Otherwise, it returns the reason, and the time that the member
+// should wait.
 func (a *Admission) Admit(name types.NamespacedName) (time.Duration, error) {
 	a.table.mu.Lock()
 	wait, err := a.admitLocked(name)
@@ -117,7 +117,7 @@ func (a *Admission) suspend(name types.NamespacedName, what string) {
 }
 
 // Refused records that a client claiming to be a member was rejected, and reports whether it notified the listeners. It
-// does not notify them within a minute of the previous rejection.
+// does not notify them if the previous rejection was less than a minute ago.
 func (a *Admission) Refused(name types.NamespacedName, reason, message string) (notified bool) {
 	a.table.mu.Lock()
 	m, now := a.table.memberLocked(name), a.table.now()

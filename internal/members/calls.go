@@ -105,16 +105,16 @@ func (c *Calls) StartHostInstructions(name types.NamespacedName, give HostInstru
 	return c.start(name, give.Version, ask)
 }
 
-// StartUninstall asks a member's agent to uninstall itself, unless the same call is still running or ended less than
-// CallPause ago. The request is sent in the background. It returns the state of the call. The request is sent to the
-// leading agent, because only the leading agent removes the delivered objects.
+// StartUninstall asks a member's leading agent to uninstall itself, unless the same call is still running or ended less
+// than CallPause ago. The request is sent in the background. StartUninstall returns the state of the call. The other
+// agents do not remove the delivered objects.
 func (c *Calls) StartUninstall(name types.NamespacedName) Call {
 	return c.start(name, "", agentRequest{method: http.MethodPost, path: protocol.PathUninstall, toLeader: true})
 }
 
 // start sends a request to a member in the background. digest is the digest of the request body. Only the member's
-// latest call is kept, until the member opens a new tunnel. It is kept even after the member disconnects, because an
-// agent that uninstalls itself disconnects after it has responded.
+// latest call is kept, and only until the member opens a new tunnel. The call is kept after the member disconnects,
+// because an agent that uninstalls itself responds and then disconnects.
 func (c *Calls) start(name types.NamespacedName, digest string, ask agentRequest) Call {
 	kind := ask.path + digest
 	c.table.mu.Lock()
@@ -144,7 +144,7 @@ func (c *Calls) start(name types.NamespacedName, digest string, ask agentRequest
 	return call.Call
 }
 
-// agentCall is a Call together with the kind of its request. It is guarded by table.mu.
+// agentCall is a Call and the kind of its request. It is guarded by table.mu.
 type agentCall struct {
 	Call
 	kind string

@@ -33,8 +33,8 @@ const (
 	examineEvery = 5 * time.Second
 	// askTimeout is the timeout for one query. A suspended process accepts the query but never responds.
 	askTimeout = 5 * time.Second
-	// cloneGone is how long all agents must agree before the member counts as one cluster again. It equals the duration of
-	// the agents' Lease, so that an agent of the other cluster has time to reconnect if it was only restarted.
+	// cloneGone is how long all agents must agree before the member counts as one cluster again. It equals the duration
+	// of the agents' Lease, so an agent of the other cluster has time to reconnect after a restart.
 	cloneGone = 15 * time.Second
 	// doubtLimit is how long an unresponsive leader can delay the delivery of sets to its successor. If the leader's
 	// process hangs, its tunnel is closed sooner.
@@ -43,7 +43,8 @@ const (
 	maxExamined = 8
 )
 
-// Clones are two clusters that share the identity of one member, or two machines that share the identity of one host.
+// Clones describes two clusters that share the identity of one member, or two machines that share the identity of one
+// host.
 type Clones struct {
 	// Agents are the instance names of two agent processes, one in each cluster, in sorted order.
 	Agents []string
@@ -65,8 +66,8 @@ type sighting struct {
 }
 
 // proveClones returns two processes that cannot belong to the same cluster, given the sightings in chronological order.
-// A term that has ended never returns. Therefore, if a process saw another term between two sightings of the same term,
-// that process belongs to another cluster. This is true regardless of clock differences and pauses.
+// A term that has ended never returns. Therefore, if a process saw a different term between two sightings of the same
+// term, it belongs to a different cluster. This is true regardless of clock differences and pauses.
 func proveClones(seen []sighting) (a, b string, proven bool) {
 	for i, first := range seen {
 		for j := i + 1; j < len(seen); j++ {
@@ -155,7 +156,7 @@ type leaders struct {
 	notices *Notices
 }
 
-// examineLocked starts querying a member's agents when two of them claim to be the leader. Otherwise it does nothing.
+// examineLocked starts querying a member's agents when two of them claim to be the leader. Otherwise, it does nothing.
 func (l *leaders) examineLocked(name types.NamespacedName) {
 	m := l.table.members[name]
 	if m == nil || m.examination != nil || l.table.closed || m.leaders() < 2 {

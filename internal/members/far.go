@@ -40,10 +40,7 @@ func (s *Followers) followFarLocked(name types.NamespacedName) {
 		leads = m.farLeader()
 	}
 	if m.far != nil && m.far.tunnel == leads.id {
-		select {
-		case m.far.wake <- struct{}{}:
-		default:
-		}
+		await.Signal(m.far.wake)
 		return
 	}
 	if m.far != nil {

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/drover-dev/drover/internal/await"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -22,7 +23,7 @@ const (
 )
 
 // Record contains what one replica knows about a member from its own tunnels. Replicas send each other their records. A
-// Record without content means that the replica no longer knows anything about the member.
+// Record without content means that the replica has no more information about the member.
 type Record struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -101,7 +102,7 @@ func (r *Record) state() agentState {
 	return state
 }
 
-// recordLocked returns what this replica knows about a member from its own tunnels.
+// recordLocked returns this replica's record of a member.
 func (t *table) recordLocked(name types.NamespacedName) Record {
 	record := Record{Namespace: name.Namespace, Name: name.Name}
 	m := t.members[name]
@@ -179,18 +180,15 @@ func (f *Feed) Close() {
 	delete(f.notices.feeds, f)
 }
 
-// notifyFeedsLocked records that a member has changed on this replica. When the registry closes, it does not record
-// the end of the tunnels, because agents connect to another replica before the other replicas notice that this
-// replica is gone.
+// notifyFeedsLocked records that a member has changed on this replica. While the registry is closing, the end of a
+// tunnel is not recorded, because agents connect to another replica before the other replicas notice that this replica
+// is gone.
 func (n *Notices) notifyFeedsLocked(name types.NamespacedName) {
 	if n.table.closed {
 		return
 	}
 	for f := range n.feeds {
 		f.dirty[name] = struct{}{}
-		select {
-		case f.wake <- struct{}{}:
-		default:
-		}
+		await.Signal(f.wake)
 	}
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Follower receives the events about one subject that agents send in addition to their reports. Its methods must not
-// block.
+// Follower receives one kind of event that agents send in addition to their reports. Its methods must not block.
 type Follower[E any] interface {
 	// Synced is called with the complete state of a member's agent.
 	Synced(member types.NamespacedName, all []E)
@@ -24,7 +23,7 @@ type Follower[E any] interface {
 	Stopped(member types.NamespacedName)
 }
 
-// Followers reads the events that agents send. On the leading replica, it passes each event to the Follower of the
+// Followers reads the events that agents send. On the leading replica, it passes each event to the Follower for the
 // event's subject.
 type Followers struct {
 	table     *table
@@ -40,8 +39,8 @@ type following struct {
 	plans    topic[*protocol.PlanEvent]
 }
 
-// topic is a subject and its follower. If a member has several streams, only the stream that sent the complete state
-// last counts.
+// topic is a subject and its follower. If a member has several streams, only the stream that most recently sent the
+// complete state counts.
 type topic[E any] struct {
 	mu       sync.Mutex // guards the following fields; held while the follower is called
 	follower Follower[E]
@@ -69,7 +68,7 @@ func (t *topic[E]) event(s *stream, event E) {
 	}
 }
 
-// stopped records that a stream has ended, and reports whether it was the stream that counted for its member.
+// stopped records that a stream has ended, and reports whether this stream counted for its member.
 func (t *topic[E]) stopped(s *stream) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

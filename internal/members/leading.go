@@ -83,8 +83,8 @@ func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
 // errTried is returned when a request has been sent to all of a member's agents.
 var errTried = errors.New("all agents have been tried")
 
-// leader returns the best route to the agent that claims to be the leader. If no agent claims this, it returns a
-// route to another agent. kin contains the IDs of all tunnels from that agent's process.
+// leader returns the best route to the agent that claims to be the leader. If no agent makes this claim, leader returns
+// a route to any agent. kin contains the IDs of all tunnels from that agent's process.
 func (t *Transports) leader(name types.NamespacedName, tried []string) (found route, kin []string, err error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -117,7 +117,7 @@ func of(routes []route, instance string) []route {
 	return slices.DeleteFunc(slices.Clone(routes), func(other route) bool { return other.instance != instance })
 }
 
-// leadingInstance returns the process that claims, through its newest tunnel, to be the leader. table.mu must be held.
+// leadingInstance returns the process that claims to be the leader through its newest tunnel. table.mu must be held.
 func (m *member) leadingInstance(routes []route) (instance string, known bool) {
 	epochs := map[int64]bool{}
 	for _, s := range m.sessions {

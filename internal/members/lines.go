@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -69,7 +70,7 @@ func (l *lines) Err() error {
 }
 
 // pace limits how fast the lines of one stream are read. An agent that sends faster is held back by the stream's flow
-// control window. This takes memory, so an agent is held back only for a limited time.
+// control window. Unread data occupies memory, so an agent is held back only for a limited time.
 type pace struct {
 	limiter *rate.Limiter
 	behind  time.Time // when the agent first had to be held back; zero if it is not being held back
@@ -79,8 +80,8 @@ type pace struct {
 // back for at most maxAhead.
 func newPace(limiter *rate.Limiter) *pace { return &pace{limiter: limiter} }
 
-// wait returns nil when a line that costs n can be processed, ErrTooFast if the agent has exceeded the rate for too
-// long, or the error of ctx.
+// wait returns nil when a line with cost n can be processed. It returns ErrTooFast if the agent has exceeded the rate
+// for too long, and the error of ctx if ctx is done first.
 func (p *pace) wait(ctx context.Context, n int) error {
 	if p.limiter.AllowN(time.Now(), n) {
 		p.behind = time.Time{}
@@ -94,4 +95,50 @@ func (p *pace) wait(ctx context.Context, n int) error {
 		return ErrTooFast
 	}
 	return p.limiter.WaitN(ctx, n)
+}
+
+// Limits on complete reports that are still being received. All streams of one member share these limits. They protect
+// the hub from a malicious agent: a member may have twelve tunnels, and each report is held in memory until it is
+// complete. An agent that moves to another replica sends complete reports through two tunnels at once.
+const (
+	maxOffered = 2 * (maxSets + maxPlans)          // bytes at once
+	offerRate  = rate.Limit(maxSets+maxPlans) / 10 // bytes per second
+)
+
+// Limits on all other lines. All streams of one member share these limits. A line costs one unit, plus one unit per
+// KiB, because decoding 64 KiB can take 10 ms of CPU time.
+const (
+	lineRate, lineBurst = 400, 10_000
+	lineUnit            = 1 << 10
+)
+
+// reportBytes counts the bytes of complete reports that are still being received, across all streams of a member.
+type reportBytes struct {
+	pace  *rate.Limiter
+	lines *rate.Limiter // limits all other lines
+
+	mu   sync.Mutex // guards held
+	held int
+}
+
+func newOffers() *reportBytes {
+	return &reportBytes{pace: rate.NewLimiter(offerRate, maxOffered), lines: rate.NewLimiter(lineRate, lineBurst)}
+}
+
+// take reports whether additional bytes may be held in memory. If so, it counts these bytes.
+func (o *reportBytes) take(bytes int) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.held+bytes > maxOffered || !o.pace.AllowN(time.Now(), bytes) {
+		return false
+	}
+	o.held += bytes
+	return true
+}
+
+// give records that bytes are no longer held in memory.
+func (o *reportBytes) give(bytes int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.held -= bytes
 }

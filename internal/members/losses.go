@@ -8,13 +8,13 @@ import "time"
 const (
 	// admittedPerSecond is the number of agents that a hub on two cores admits per second. See internal/server/pace.go.
 	admittedPerSecond = 400
-	// manyTime is the length of the queue above which many members count as lost. It is the time that the hub takes to
-	// admit the agents in the queue again.
+	// manyTime is the length of the queue above which many members count as lost. The length is the time that the hub
+	// takes to admit all agents in the queue.
 	manyTime = time.Second
 )
 
 // ReturnTime is how long agents may take to reconnect, in addition to the time that the hub takes to admit them. It is
-// enough for an agent's first few attempts.
+// long enough for an agent's first few attempts.
 const ReturnTime = 25 * time.Second
 
 // AdmissionTime returns how long a hub takes to admit the given number of agents at its limited rate.
@@ -24,7 +24,7 @@ func AdmissionTime(agents int) time.Duration {
 
 // losses distinguishes the loss of a few members from the loss of many members at the same time. Many members are lost
 // at once if something fails between them and the hub. Most of them reconnect as fast as the hub admits them. Until
-// then, the absence of a member does not indicate a problem with that member.
+// then, the absence of a member does not indicate a problem with the member itself.
 //
 // losses is a virtual queue, as in the generic cell rate algorithm. A lost member joins the queue, a member that
 // reconnects leaves it, and the hub serves admittedPerSecond members per second. A single member that keeps
@@ -53,8 +53,8 @@ func (l *losses) lost(now time.Time) {
 func (l *losses) returned() { l.admitted = l.admitted.Add(-AdmissionTime(1)) }
 
 // returning returns the deadline for the reconnection of a member that was lost at the given time together with many
-// others. It returns the zero time if the member was not lost together with many others. If more members are lost
-// later, the deadline is extended, but never beyond the deadline that would apply if all members had been lost at the
+// others. It returns the zero time if the member was not lost together with many others. The deadline is extended if
+// more members are lost later. It is never later than the deadline that would apply if all members had been lost at the
 // same time as this one.
 func (l *losses) returning(lost time.Time, members int) time.Time {
 	if l.many.IsZero() {

@@ -26,7 +26,7 @@ type Mirror struct {
 	detached time.Time                    // when the replica became unreachable
 }
 
-// remote holds what another replica knows about a member. It is guarded by table.mu.
+// remote holds another replica's record of a member. It is guarded by table.mu.
 type remote struct {
 	mirror *Mirror
 	record Record
@@ -46,8 +46,8 @@ func (r *Replicas) Mirror(replica string) *Mirror {
 	return &Mirror{table: r.table, notices: r.notices, replica: replica, rounds: map[types.NamespacedName]int{}}
 }
 
-// Begin records that the replica starts to report its members, and that the via function returns transports to them.
-// via must not block. Complete then removes the members that the replica has not reported again.
+// Begin records that the replica is starting to report its members. The via function returns transports to the members
+// and must not block. Complete then removes the members that the replica has not reported again.
 func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
 	m.table.mu.Lock()
 	defer m.table.mu.Unlock()
@@ -127,7 +127,7 @@ func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Re
 		member.remote = slices.Delete(member.remote, i, i+1)
 	}
 	switch now := member.connected(); {
-	case member.forgotten: // the Cluster was deleted
+	case member.forgotten: // the Cluster has been deleted
 	case connected && !now:
 		m.table.losses.lost(m.table.now())
 	case !now && !lost && record != nil && record.recent(m.table.now()):
@@ -180,7 +180,7 @@ func (m *Mirror) Complete() {
 }
 
 // Detach records that the replica is unreachable. Members that are connected to that replica still count as connected,
-// because their agents may be moving to another replica, or the replica may come back.
+// because their agents may be moving to another replica, or the replica may become reachable again.
 func (m *Mirror) Detach() {
 	m.table.mu.Lock()
 	defer m.table.mu.Unlock()
@@ -223,7 +223,7 @@ func (m *Mirror) closeLocked(name types.NamespacedName) {
 	m.setLocked(name, nil)
 }
 
-// Error returns the cause of the loss, as reported by the other replica.
+// Error returns the cause of the loss as reported by the other replica.
 func (l *Loss) Error() string { return l.Because }
 
 // Is reports whether target is ErrReportEnded and the agent disconnected on its own initiative. It is used by

@@ -33,13 +33,13 @@ const (
 	// Such requests come from callers that had already selected the tunnel.
 	lateRequests = time.Second
 
-	// moveSilence is how long Move waits after the last agent has moved. An agent dials within seconds, so an agent that
-	// has not moved by then cannot move.
+	// moveSilence is how long Move waits after the last agent has moved. Agents dial within seconds, so any agent that
+	// has not moved by then is unable to move.
 	moveSilence = 10 * time.Second
 )
 
 // Move asks the agents of all tunnels to this replica to open a new tunnel through the hub's address and then close the
-// current tunnel. The agents may continue to use the current tunnel for the keep duration. Move does not ask agents
+// current tunnel. The agents may continue to use the current tunnel for the duration keep. Move does not ask agents
 // faster than the other replicas can accept them. It returns how many agents have moved and how many have stayed.
 //
 // An agent has stayed if it did not respond, does not support the request, or had not moved when Move returned. Move
@@ -108,7 +108,7 @@ func (s *session) askToMove(ctx context.Context, keep time.Duration) error {
 }
 
 // leaving is a tunnel whose agent can disconnect without interrupting users. When the agent disconnects or the tunnel
-// breaks, watches end between two events. Requests that have already selected the tunnel are still accepted.
+// breaks, each watch ends between two events. Requests that have already selected the tunnel are still accepted.
 type leaving struct {
 	Session
 	going context.Context // ends when the agent announces that it is disconnecting
@@ -131,7 +131,7 @@ func (l *leaving) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // broken reports whether the tunnel has ended. If so, a watch that is between two events ends as if the API server had
-// ended it, and the client continues through another tunnel.
+// ended it. The client then continues through another tunnel.
 func (l *leaving) broken() bool {
 	select {
 	case <-l.Done():

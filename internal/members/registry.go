@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package members tracks which members are connected to which replica of the hub, provides a transport to each of them,
-// and notifies listeners of changes.
+// Package members tracks the members that are connected to each replica of the hub, and provides transports to them.
 package members
 
 import (
@@ -17,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// ErrNotConnected is returned when a member has no open tunnel.
+// ErrNotConnected is returned if a member has no open tunnel.
 var ErrNotConnected = errors.New("not connected")
 
 // Reasons why the hub ends a tunnel.
@@ -36,14 +35,14 @@ var (
 	ErrReplayed = errors.New("the connect token was already used at another replica of the hub")
 )
 
-// ErrReplicaGone is the cause of a member's loss when the replica at which its tunnel ended is gone.
+// ErrReplicaGone is the cause of a loss if the replica at which the member's tunnel ended is gone.
 var ErrReplicaGone = errors.New("the replica of the hub that held the tunnel is gone")
 
-// drainTimeout is how long requests to a disconnecting agent, including shells, may continue. An agent that stops
+// drainTimeout is how long requests to a disconnecting agent, including shells, may continue. An agent that is stopping
 // allows them less time.
 const drainTimeout = time.Hour
 
-// RefusalMemory is how long a rejection is reported after it last occurred. Rejected agents retry within five minutes.
+// RefusalMemory is how long the latest rejection of a client is reported. Rejected agents retry within five minutes.
 const RefusalMemory = 10 * time.Minute
 
 // Session is one open tunnel. tunnel.Session implements it.
@@ -78,8 +77,8 @@ type Peer struct {
 	TokenID string `json:"tokenID,omitempty"`
 	// ID is the ID of the tunnel. Registry.Add sets it.
 	ID string `json:"id"`
-	// Epoch orders tunnels. It is the time, in nanoseconds, at which the replica accepted the tunnel. If necessary, it is
-	// increased so that it is later than the epochs of all known tunnels of the Cluster. Registry.Add sets it.
+	// Epoch orders tunnels. It is the time, in nanoseconds, at which the replica accepted the tunnel. If necessary, it
+	// is increased to make it later than the epochs of all known tunnels of the Cluster. Registry.Add sets it.
 	Epoch int64 `json:"epoch"`
 }
 
@@ -100,8 +99,8 @@ type Rejection struct {
 }
 
 // Registry holds the tunnels that end in this process, and tracks the tunnels that end at other replicas. It consists
-// of several parts that share one table and its lock. A function should accept only the parts that it needs. Use New to
-// create a Registry. All methods are safe for concurrent use.
+// of several parts, which share one table and its lock. A function should accept only the parts that it needs. Use New
+// to create a Registry. All methods are safe for concurrent use.
 type Registry struct {
 	*Tunnels
 	*Admission
@@ -128,7 +127,8 @@ func (r *Registry) Reconciled() Reconciled {
 
 // New returns an empty Registry.
 func New(log logr.Logger, now func() time.Time) *Registry {
-	t := newTable(log, now)
+	ctx, stop := context.WithCancel(context.Background())
+	t := &table{log: log, now: now, ctx: ctx, stop: stop, members: map[types.NamespacedName]*member{}}
 	r := &Registry{States: &States{t}, Transports: &Transports{t}}
 	r.Notices = &Notices{table: t, feeds: map[*Feed]struct{}{}}
 	r.Admission = &Admission{table: t, notices: r.Notices, bounds: DefaultBounds(), workspaces: map[string]int{}}

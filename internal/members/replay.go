@@ -15,7 +15,7 @@ import (
 // request has to be sent again.
 const maxReplay = 64 << 10
 
-// errSpoilt is returned when a body cannot be sent again, because too much of it has been read.
+// errSpoilt is returned if a body cannot be sent again because too much of it has been read.
 var errSpoilt = errors.New("the body cannot be sent again")
 
 // replay is a request body that can be sent more than once, as long as no more than maxReplay bytes of it have been
@@ -68,7 +68,7 @@ func (p *replay) rewind() bool {
 	return !p.spoilt.Load()
 }
 
-// commit marks the current attempt as the last and hands the body over to the transport.
+// commit marks the current attempt as the last one, and transfers ownership of the body to the transport.
 func (p *replay) commit() {
 	if p == nil {
 		return
@@ -97,7 +97,7 @@ type attempt struct {
 }
 
 // Read first returns the bytes that earlier attempts have read, and then the rest of the body. If an attempt is
-// abandoned during a read, the bytes are kept for the next attempt.
+// abandoned during a read, the bytes that were read are kept for the next attempt.
 func (a *attempt) Read(p []byte) (int, error) {
 	<-a.reading
 	defer func() { a.reading <- struct{}{} }()

@@ -24,8 +24,8 @@ const (
 )
 
 // Limits on the reports accepted from one tunnel. An agent sends at most one report every 200 ms. A faster stream does
-// not come from a genuine agent, so the tunnel is closed. The hub reads reports as they arrive, because unread data is
-// held in memory, up to one megabyte per tunnel.
+// not come from a genuine agent, so the tunnel is closed. The hub reads reports as they arrive, because up to one
+// megabyte of unread data per tunnel is held in memory.
 const (
 	intakePerSecond = 20
 	intakeBurst     = 200
@@ -53,7 +53,7 @@ func (t *Tunnels) noReports(s *session, err error) {
 		t.admission.suspend(s.peer.Name(), fast.what)
 	case errors.Is(err, errNoReport):
 		t.setReport(s, nil, err)
-	default: // either the tunnel is closing and its end provides the cause, or only the request for reports was aborted
+	default: // the end of the tunnel provides the cause, or only the request for reports was aborted
 		s.Close()
 		<-s.Done()
 		if errors.Is(s.Err(), tunnel.ErrClosed) {
@@ -62,7 +62,7 @@ func (t *Tunnels) noReports(s *session, err error) {
 	}
 }
 
-// errNoReport is returned for an agent that does not send reports.
+// errNoReport is returned if an agent does not send reports.
 var errNoReport = errors.New("the agent does not report")
 
 // readReports reads reports and events from a session's agent. It returns the error from stream.read.

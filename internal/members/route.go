@@ -21,9 +21,9 @@ type route struct {
 // best returns the best route whose ID is not in tried, and false if there is none. tried lists the routes through
 // which the request could not be sent.
 //
-// Only the newest tunnel of each agent process is considered, because the agent will soon close its older tunnels. Pods
-// of the agent's Deployment are preferred to node agents, then tunnels that end at this replica, and then newer
-// tunnels.
+// Only the newest tunnel of each agent process is considered, because the agent will soon close its older tunnels.
+// Tunnels from pods of the agent's Deployment are preferred to tunnels from node agents. After that, tunnels that end
+// at this replica are preferred, and then newer tunnels.
 func best(routes []route, tried []string) (route, bool) {
 	usable := slices.DeleteFunc(routes, func(r route) bool { return r.carrier == nil || slices.Contains(tried, r.id) })
 	var found *route

@@ -23,9 +23,9 @@ type State struct {
 	ReportErr error
 	// LastSeen is the time when the last tunnel ended. It is zero if none has ended since this process started.
 	LastSeen time.Time
-	// Returning is the time until which a member without a tunnel is expected to reconnect, because many members lost
-	// their tunnels at the same time. It is zero if only a few members lost their tunnels. It is too early if the tunnel
-	// ended at another replica whose clock is behind.
+	// Returning is the deadline for the reconnection of a member that lost its tunnels at the same time as many other
+	// members. It is zero if only a few members lost their tunnels. It is too early if the tunnel ended at another
+	// replica whose clock is behind.
 	Returning time.Time
 	// LostBecause is the reason why the last tunnel ended.
 	LostBecause error
@@ -63,7 +63,7 @@ func (s State) Agents() int {
 	return len(instances) + nameless
 }
 
-// States returns the state of members, taking into account their tunnels to all replicas.
+// States returns the state of members. The state includes the tunnels to all replicas.
 type States struct{ table *table }
 
 // State returns the state of a member.
@@ -112,7 +112,7 @@ func (all *States) State(name types.NamespacedName) State {
 	return state
 }
 
-// agentState is the report that an agent has sent through one tunnel. If there is no report, agentState contains the
+// agentState contains the report that an agent has sent through one tunnel. If there is no report, it contains the
 // reason.
 type agentState struct {
 	report *protocol.Report
@@ -120,8 +120,8 @@ type agentState struct {
 	epoch  int64 // the tunnel's epoch
 }
 
-// preferred returns the better of two states. A leader's state is preferred to any other state, and any state is
-// preferred to an empty one. Otherwise, the newer state is preferred.
+// preferred returns the better of two states. A leader's state is preferred to other states, and any state is preferred
+// to an empty one. Otherwise, the newer state is preferred.
 func preferred(a, b agentState) agentState {
 	rank := func(s agentState) int {
 		switch {

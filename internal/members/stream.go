@@ -25,7 +25,7 @@ import (
 const (
 	// maxSets and maxPlans limit the size of a complete report about a subject, in bytes. The size of an event is the
 	// size of its line plus eventCost, the overhead of an event in memory and in a queue. Without eventCost, half a
-	// million of the shortest lines would stay below the limit.
+	// million lines of minimum length would be within the limit.
 	maxSets, maxPlans = 16 << 20, 4 << 20
 	eventCost         = 512
 	// setRate and planRate limit how many changes are read per second. setBurst and planBurst are the corresponding
@@ -45,7 +45,7 @@ const usualLine = 128
 // errRestart is the context cause when a request is canceled to reopen its stream.
 var errRestart = errors.New("the stream is opened again")
 
-// tooFast is an ErrTooFast that names the kind of data that the agent sent too fast.
+// tooFast is an ErrTooFast that also says what kind of data the agent sent too fast.
 type tooFast struct{ what string }
 
 // Error implements error.
@@ -89,7 +89,8 @@ type streamRequest struct {
 // ErrReportMalformed, ErrTooFast, errNoReport or an error from the transport.
 func (s *stream) read(ctx context.Context, what func() (streamRequest, error)) error {
 	for {
-		opened, cancel := s.restartable(ctx)
+		opened, cancel := context.WithCancelCause(ctx)
+		s.setRestart(cancel)
 		err := s.readOnce(opened, what)
 		if !s.restarted(opened, cancel) || ctx.Err() != nil {
 			return err
@@ -97,14 +98,7 @@ func (s *stream) read(ctx context.Context, what func() (streamRequest, error)) e
 	}
 }
 
-// restartable returns a context that is canceled when the stream is restarted.
-func (s *stream) restartable(ctx context.Context) (context.Context, context.CancelCauseFunc) {
-	opened, cancel := context.WithCancelCause(ctx)
-	s.setRestart(cancel)
-	return opened, cancel
-}
-
-// restarted cancels a context from restartable, and reports whether a restart had already canceled it.
+// restarted cancels the context of a request, and reports whether a restart had already canceled it.
 func (s *stream) restarted(opened context.Context, cancel context.CancelCauseFunc) bool {
 	restarted := errors.Is(context.Cause(opened), errRestart)
 	s.setRestart(nil)
@@ -118,9 +112,9 @@ func (s *stream) setRestart(cancel context.CancelCauseFunc) {
 	s.restart = cancel
 }
 
-// readOnce reads the lines of one request. For each member, one goroutine waits in this function. All other work is
-// done in separate functions, so that the stacks of the waiting goroutines remain small: the garbage collector halves a
-// stack if less than a quarter of it is in use.
+// readOnce reads the lines of one response. For each member, a goroutine waits in this function. All other work is done
+// in separate functions to keep the stacks of the waiting goroutines small. The garbage collector halves a stack if
+// less than a quarter of it is in use.
 func (s *stream) readOnce(ctx context.Context, what func() (streamRequest, error)) error {
 	body, lines, err := s.open(ctx, what)
 	if err != nil {
@@ -220,7 +214,7 @@ type subject[E any] struct {
 	what   string // the kind of data, for a tooFast error
 	most   int    // maximum size of a complete report, in bytes
 	pace   *pace
-	wholes *rate.Limiter // limits complete reports
+	wholes *rate.Limiter // limits the rate of complete reports
 
 	asked  bool
 	synced bool
@@ -277,8 +271,8 @@ func (s *subject[E]) take(ctx context.Context, from *stream, event E, m eventMar
 	return nil
 }
 
-// stop records that changes may be missed from now on. If this stream was the one that counted, stop reopens the
-// member's other streams to replace it.
+// stop records that changes may be missed from now on. If this stream counted for its member, stop reopens the member's
+// other streams to replace it.
 func (s *subject[E]) stop(from *stream) {
 	s.drop(from)
 	if s.synced && s.topic.stopped(from) {

@@ -19,8 +19,8 @@ import (
 // table holds the state of all members. The parts of a Registry share it. Methods whose names end in Locked must be
 // called with mu held.
 //
-// There is only one lock, because changes to a member must be atomic for all parts. For example, a new tunnel affects
-// the losses, the waiting requests, the feeds and the tunnel count of the workspace.
+// There is only one lock, because each change to a member must be atomic across all parts. For example, a new tunnel
+// affects the losses, the waiting requests, the feeds and the tunnel count of the workspace.
 type table struct {
 	log logr.Logger
 	now func() time.Time
@@ -36,11 +36,6 @@ type table struct {
 	losses  losses
 }
 
-func newTable(log logr.Logger, now func() time.Time) *table {
-	ctx, stop := context.WithCancel(context.Background())
-	return &table{log: log, now: now, ctx: ctx, stop: stop, members: map[types.NamespacedName]*member{}}
-}
-
 // isHost reports whether a member is a Host rather than a Cluster.
 func isHost(name types.NamespacedName) bool {
 	_, ok := protocol.HostOf(name.Name)
@@ -51,7 +46,7 @@ func isHost(name types.NamespacedName) bool {
 type member struct {
 	sessions  []*session    // sorted, newest last
 	draining  []*session    // sessions that accept no new requests and no longer count as a connection
-	remote    []remote      // reports from other replicas about the member, one element per replica
+	remote    []remote      // other replicas' records of the member, one element per replica
 	far       *remoteStream // nil if no stream is read through another replica
 	offers    *reportBytes
 	loss      loss // the loss of the last tunnel to this replica
@@ -82,8 +77,8 @@ func (t *table) memberLocked(name types.NamespacedName) *member {
 	return m
 }
 
-// dropLocked removes a member that has no tunnels from the table, if its Cluster is gone or nothing else is known
-// about it.
+// dropLocked removes a member that has no tunnels from the table if its Cluster is gone or the table has no other
+// information about the member.
 func (t *table) dropLocked(name types.NamespacedName, m *member) {
 	if m.connected() || len(m.draining) > 0 {
 		return
@@ -110,7 +105,7 @@ func (m *member) arrivedLocked() {
 	m.wakeLocked()
 }
 
-// lost reports whether any replica knows that the member has lost a tunnel.
+// lost reports whether the member has lost a tunnel to any replica, according to the replicas' records.
 func (m *member) lost() bool {
 	return !m.loss.at.IsZero() || slices.ContainsFunc(m.remote, func(r remote) bool { return r.record.Loss != nil })
 }

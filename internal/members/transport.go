@@ -16,12 +16,12 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// routePatience is how long a request waits for another route after a member has lost its last route, counted from
-// the start of the request. Most agents that lose a tunnel reconnect within a second, after one or two attempts.
+// routePatience is how long a request waits for another route after a member has lost its last route. It is counted
+// from the start of the request. Most agents that lose a tunnel reconnect within a second, after one or two attempts.
 const routePatience = 1500 * time.Millisecond
 
-// leastPatience is the minimum time that a request waits, even if it had been running for a long time when its tunnel
-// ended.
+// leastPatience is the minimum time for which a request waits. It applies to requests that had been running for a long
+// time when the tunnel ended.
 const leastPatience = 500 * time.Millisecond
 
 // attempts is the maximum number of times that a request is sent.
@@ -72,7 +72,7 @@ func (t *Transports) Here(name types.NamespacedName, id string) (http.RoundTripp
 	return newest, nil
 }
 
-// way sends each request to one member through the tunnel that is best when the request is sent.
+// way sends requests to one member. It selects the best tunnel for each request.
 type way struct {
 	transports *Transports
 	name       types.NamespacedName

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Tunnels owns the tunnels that end in this process, from the call to Add until they are closed.
+// Tunnels owns the tunnels that end in this process, from the call to Add until the tunnels are closed.
 type Tunnels struct {
 	table     *table
 	notices   *Notices
@@ -79,8 +79,8 @@ func (t *Tunnels) Add(peer Peer, tunnel Session) {
 }
 
 // opened reports whether another replica has a tunnel that was opened with the same token as the given peer's tunnel.
-// When the peer's tunnel was admitted, the other tunnel might not have been known yet, because a client that opens two
-// tunnels at the same time can delay one of the handshakes.
+// The other tunnel might still have been unknown when the peer's tunnel was admitted: a client that opens two tunnels
+// at the same time can delay one of the handshakes.
 func (m *member) opened(with Peer) bool {
 	return with.TokenID != "" && slices.ContainsFunc(m.remote, func(r remote) bool {
 		return slices.ContainsFunc(r.record.Tunnels, func(p Peer) bool {
@@ -104,7 +104,7 @@ func (t *Tunnels) Local(name types.NamespacedName) []Peer {
 	return peers
 }
 
-// Disconnect closes the member's tunnels to this replica, except those for which keep returns true.
+// Disconnect closes a member's tunnels to this replica. It keeps the tunnels for which the function keep returns true.
 func (t *Tunnels) Disconnect(name types.NamespacedName, keep func(Peer) bool) {
 	var ended []*session
 	t.table.mu.Lock()

@@ -6,7 +6,7 @@
 //
 // The manager has more rights than most users. If a user replaces an object between the manager's read and its write,
 // the result must be a conflict, not a write with the manager's rights. For server-side apply, a resourceVersion alone
-// is not enough, because an object that has been deleted would be created again.
+// is not enough, because the request would recreate an object that has been deleted.
 package owned
 
 import (
@@ -27,7 +27,7 @@ import (
 // with another controller uses its own field manager.
 const FieldOwner = client.FieldOwner("drover")
 
-// Marks are the properties that identify a Drover Secret.
+// Marks are the properties that identify a Secret as created by Drover.
 type Marks struct {
 	Type   corev1.SecretType
 	Labels map[string]string

@@ -32,7 +32,7 @@ const (
 	leastGrace = time.Second
 )
 
-// peer is another replica that has dialed this one.
+// peer is a replica that has dialed this one.
 type peer struct {
 	mirror *members.Mirror
 	free   chan struct{} // contains one value while no link uses mirror
@@ -160,7 +160,7 @@ func (n *Network) leave(id string, p *peer, l *link) bool {
 	return true
 }
 
-// follow reads a peer's reports about its members until the link ends, and returns the reason.
+// follow reads a peer's reports about its members until the link ends. It returns the reason why the link ended.
 func (n *Network) follow(session *tunnel.Session, p *peer) error {
 	stop := context.AfterFunc(n.ctx, func() { _ = session.Close() })
 	defer stop()
@@ -209,7 +209,7 @@ func quietLog(logger logr.Logger) *log.Logger {
 	return slog.NewLogLogger(logr.ToSlogHandler(logger.V(1)), slog.LevelInfo)
 }
 
-// connectionsPerSource is the maximum number of connections from one address. This is more than enough for the replicas
+// connectionsPerSource is the maximum number of connections from one address. It exceeds the needs of all replicas
 // behind one address. The limit prevents a client that can reach the port from using all connections.
 const connectionsPerSource = 32
 

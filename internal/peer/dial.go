@@ -21,12 +21,12 @@ const (
 	firstWait   = 100 * time.Millisecond
 	longestWait = 2 * time.Second
 	healthy     = 10 * time.Second
-	// selfWait is the wait before another attempt to dial an address that turned out to be this replica's own. Another
+	// selfWait is how long to wait before dialing again an address that turned out to be this replica's own. Another
 	// replica may get the address later.
 	selfWait = time.Minute
 )
 
-// dial is a replica's address and the state of the link to that address. It is guarded by Network.mu.
+// dial holds a replica's address and the state of the link to it. It is guarded by Network.mu.
 type dial struct {
 	address string
 	wanted  bool   // whether the address is in the Finder's latest result

@@ -6,6 +6,7 @@ package peer
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -15,6 +16,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-dev/drover/internal/await"
 )
 
 // +kubebuilder:rbac:groups=discovery.k8s.io,namespace=drover-system,resources=endpointslices,verbs=get;list;watch
@@ -43,12 +46,7 @@ func Endpoints(endpoints cache.Cache, namespace, service string) Finder {
 			return fmt.Errorf("watch endpoints of service %s: %w", service, err)
 		}
 		changed := make(chan struct{}, 1)
-		wake := func() {
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		}
+		wake := func() { await.Signal(changed) }
 		registered, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { wake() }, UpdateFunc: func(_, _ any) { wake() }, DeleteFunc: func(any) { wake() },
 		})
@@ -101,10 +99,5 @@ func addresses(endpointSlices []discoveryv1.EndpointSlice) []string {
 			byReplica[replica] = address
 		}
 	}
-	found := make([]string, 0, len(byReplica))
-	for _, address := range byReplica {
-		found = append(found, address)
-	}
-	slices.Sort(found)
-	return found
+	return slices.Sorted(maps.Values(byReplica))
 }

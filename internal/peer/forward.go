@@ -39,14 +39,14 @@ const (
 	hopFailed      = "failed"      // the tunnel failed at the other replica; the body contains the error
 	hopTimeout     = "timeout"     // like hopFailed, but because of a timeout
 	hopFull        = "full"        // no more requests are accepted; the body says which limit was reached
-	hopHeader      = "header"      // the headers of the request are larger than the agent accepts
+	hopHeader      = "header"      // the headers of the request exceed the size that the agent accepts
 )
 
 // maxReason is the maximum length of an error message from another replica, in bytes.
 const maxReason = 1 << 10
 
-// hop is the transport to a member whose tunnel ends at another replica. It sends the requests to that replica, and
-// that replica forwards them to the member.
+// hop is the transport to a member whose tunnel ends at another replica. It sends requests to that replica, which
+// forwards them to the member.
 type hop struct {
 	session   *tunnel.Session
 	to        members.Peer
@@ -126,7 +126,8 @@ var _ net.Error = (*failure)(nil)
 // errNoMember is returned for a path that does not identify a member.
 var errNoMember = errors.New("the path names no member")
 
-// target is the member that a request from another replica is forwarded to, and the path within that member.
+// target identifies the member to which a request from another replica is forwarded. It also contains the path within
+// that member.
 type target struct {
 	member        types.NamespacedName
 	path, rawPath string

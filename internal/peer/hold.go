@@ -20,8 +20,8 @@ import (
 // a tunnel.
 const window = 1 << 20
 
-// serve forwards a request when a seat is free, and counts the bytes of the response that are waiting to be read by
-// the other replica.
+// serve forwards a request when a seat is free. It counts the bytes of the response that are waiting for the other
+// replica to read them.
 func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 	t := targetOf(r.Context())
 	seat, err := n.seat(r, t)
@@ -40,11 +40,11 @@ func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 	n.forwarder.ServeHTTP(h, r)
 }
 
-// seat returns a seat for a user's request. The hub's own requests to an agent need no seat, because they must reach
-// the member even if no seat is free. Members are served round-robin.
+// seat returns a seat for a user's request. The hub's own requests to an agent do not need a seat, because they must
+// reach the member even if all seats are taken. Members are served round-robin.
 //
-// Users who connect to this replica have separate seats. If they shared the seats, two replicas without free seats
-// would wait for each other.
+// Users who connect to this replica have separate seats. If they shared seats with the requests of other replicas, two
+// replicas without free seats could wait for each other.
 func (n *Network) seat(r *http.Request, t *target) (*limit.Seat, error) {
 	path, users := strings.CutPrefix(t.path, protocol.PathKubernetes)
 	if !users {
@@ -66,7 +66,7 @@ func (n *Network) guard(w http.ResponseWriter, t *target) *held {
 	return h
 }
 
-// held is a response that counts its bytes while a write is waiting for the other replica. If too many bytes are
+// held is a response whose bytes are counted while a write is waiting for the other replica. If too many bytes are
 // waiting, the response is aborted.
 type held struct {
 	http.ResponseWriter
@@ -103,7 +103,7 @@ func (h *held) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return &heldConn{Conn: conn, flow: h.flow}, buffered, nil
 }
 
-// heldConn is an upgraded stream that counts its bytes while a write is waiting for the other replica.
+// heldConn is an upgraded stream whose bytes are counted while a write is waiting for the other replica.
 type heldConn struct {
 	net.Conn
 	flow *limit.Flow
@@ -116,7 +116,7 @@ func (c *heldConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// CloseWrite closes the stream for writing. The far end can still send.
+// CloseWrite closes the stream for writing. The other end can still send data.
 func (c *heldConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -19,12 +19,13 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// pathMembers is the path of the members of a replica. The response to a GET request is a stream of messages, one
-// JSON object per line. Requests to a member's agent have the prefix "/v1/members/<namespace>/<name>".
+// pathMembers is the path at which a replica serves its members. The response to a GET request is a stream of messages,
+// one JSON object per line. Requests to a member's agent have the prefix "/v1/members/<namespace>/<name>".
 const pathMembers = "/v1/members"
 
-// queryHosts is set to "true" in a request for members if the requesting replica supports hosts. A replica of the
-// previous release does not. It would reject a host's name as malformed and lose all members.
+// queryHosts is set to "true" in a request for members if the requesting replica supports hosts. Replicas of the
+// previous release do not support hosts: they would reject the name of a host as malformed, and lose track of all
+// members.
 const queryHosts = "hosts"
 
 // Limits on the stream.
@@ -33,9 +34,9 @@ const (
 	batch   = 256       // number of members sent between two flushes
 )
 
-// message is one line. Exactly one of its fields is set. A reader ignores a line if it recognizes none of the fields.
+// message is one line. Exactly one of its fields is set. Readers ignore lines in which they recognize no field.
 type message struct {
-	// Member contains what the replica knows about one member. It replaces the earlier record for that member.
+	// Member is the replica's record of one member. It replaces the earlier record for that member.
 	Member *members.Record `json:"member,omitempty"`
 	// Complete is set once every member has been reported.
 	Complete bool `json:"complete,omitempty"`
@@ -59,9 +60,9 @@ func parse(line []byte) (message, error) {
 	return m, nil
 }
 
-// writeMessage writes one line. A line that the other replica does not accept would end the link for all members, and
-// would do so again after each reconnect. Agents control most of the content of a record, so a record that would be too
-// long is sent without the report.
+// writeMessage writes one line. A line that the other replica rejects would end the link for all members, and would end
+// it again after each reconnect. Agents control most of the content of a record, so a record that would be too long is
+// sent without the report.
 func writeMessage(w io.Writer, m message) error {
 	line, err := encode(m)
 	if err == nil && len(line) > maxLine && m.Member != nil {
@@ -78,8 +79,8 @@ func writeMessage(w io.Writer, m message) error {
 	return err
 }
 
-// encode returns a message as a line. It does not escape characters for HTML, because escaping turns one byte into
-// six, and every agent's report must fit into a line.
+// encode returns a message as a line. It does not escape characters for HTML, because escaping replaces one byte with
+// six, and every agent's report must fit in a line.
 func encode(m message) ([]byte, error) {
 	var line bytes.Buffer
 	encoder := json.NewEncoder(&line)

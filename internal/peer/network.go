@@ -13,7 +13,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -48,7 +47,7 @@ const (
 // SyncPatience is how long a replica waits for the other replicas when it starts.
 const SyncPatience = 10 * time.Second
 
-// Options are the options of a Network.
+// Options configures a Network.
 type Options struct {
 	// Listen is the address of the port for other replicas.
 	Listen string
@@ -143,7 +142,7 @@ func (n *Network) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	n.options.Log.Info("serving replicas", "address", listener.Addr().String(), "id", n.id)
 	served := make(chan error, 1)
-	n.running.Go(func() { served <- n.serveTLS(server, bound(listener)) })
+	n.running.Go(func() { served <- server.ServeTLS(bound(listener), "", "") })
 	n.running.Go(func() { n.find(ctx) })
 	select {
 	case err := <-served:
@@ -159,8 +158,8 @@ func (n *Network) begin(ctx context.Context) {
 	n.ctx, n.start = ctx, time.Now()
 }
 
-// find runs the Finder until ctx is done, and restarts it when it fails, so that this replica keeps track of the others
-// when the API server is temporarily unavailable.
+// find runs the Finder until ctx is done, and restarts it when it fails. This replica therefore keeps track of the
+// others when the API server is temporarily unavailable.
 func (n *Network) find(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := n.options.Find(ctx, n.found); err != nil && ctx.Err() == nil {
@@ -168,15 +167,6 @@ func (n *Network) find(ctx context.Context) {
 		}
 		await.Time(n.ctx, longestWait)
 	}
-}
-
-// serveTLS serves TLS without certificate files, because each connection has its own TLS configuration.
-func (n *Network) serveTLS(server *http.Server, listener net.Listener) error {
-	err := server.Serve(tls.NewListener(listener, server.TLSConfig))
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
-	}
-	return err
 }
 
 // Synced reports whether the members of the other replicas are known, or whether this replica has stopped waiting for
@@ -241,9 +231,9 @@ const (
 	pingInterval = 3 * time.Second
 	pingTimeout  = 5 * time.Second
 	// drainTimeout is how long requests from other replicas may continue when this replica stops. It is short, because
-	// these requests have already had time to finish.
+	// these requests have already been given time to finish.
 	drainTimeout = time.Second
-	// linkHeaderBytes and linkRequestBytes leave room for the headers that a hop adds even to the largest request that
-	// an agent's tunnel accepts.
+	// linkHeaderBytes and linkRequestBytes leave room for the headers that a hop adds to a request, even if the request
+	// is as large as an agent's tunnel allows.
 	linkHeaderBytes, linkRequestBytes = 68 << 10, 1<<20 + 4<<10
 )

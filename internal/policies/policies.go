@@ -42,7 +42,7 @@ const (
 	policyUnknown policyState = "Unknown"
 )
 
-// policy is an admission policy together with one of its bindings. A policy without a binding has no effect.
+// policy is an admission policy with one of its bindings. A policy without a binding has no effect.
 type policy struct {
 	admissionv1.ValidatingAdmissionPolicy
 	binding admissionv1.ValidatingAdmissionPolicyBinding
@@ -172,8 +172,8 @@ func listPolicies(ctx context.Context, client admission.AdmissionregistrationV1I
 }
 
 // report logs which policies are not in force. At startup, it logs nothing if all of them are in force. A missing
-// policy is logged as an error only if both the first and the second check miss it, because an installer may start a
-// component shortly before it applies the policies.
+// policy is logged as an error only if it is missing in both the first and the second check, because an installer may
+// start a component shortly before it applies the policies.
 func (p *Watch) report(states map[string]policyState, first bool, err error) {
 	names := map[policyState][]string{}
 	for _, wanted := range p.wanted {

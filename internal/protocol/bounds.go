@@ -18,7 +18,7 @@ import (
 )
 
 // Limits for a report. An agent is only as trustworthy as the user who imported its cluster, and the hub stores the
-// report in memory and in etcd. The report is therefore trimmed before any other code reads it.
+// report in memory and in etcd. The report is therefore trimmed before other code reads it.
 const (
 	maxResources = 64
 	maxFeatures  = 32
@@ -35,9 +35,9 @@ var plainQuantity = sync.OnceValue(func() *regexp.Regexp {
 })
 
 // Bound trims a report to its limits: strings to 128 bytes, messages to 512 bytes, and resources to 64. If there are
-// too many resources, it keeps the most common resources, and then others in the order of their names. It drops
-// resources whose amount is not a plain quantity. It copies data that may be shared with other reports, because an
-// agent publishes the same nodes again while its previous report is being sent.
+// too many resources, it keeps the most common ones first, and then others in alphabetical order. It drops resources
+// whose amount is not a plain quantity. It copies data that may be shared with other reports, because an agent
+// publishes the same nodes again while its previous report is being sent.
 func (r *Report) Bound() {
 	for _, text := range []*string{
 		&r.AgentVersion, &r.ClusterUID, &r.SettingsDigest, &r.Version, &r.Distribution, &r.Profile,
@@ -90,7 +90,7 @@ func boundResources(resources map[string]string) map[string]string {
 	return bounded
 }
 
-// importance compares resource names. Resources that every node has come first.
+// importance compares resource names. Resources that exist on every node come first.
 func importance(a, b string) int {
 	usual := []string{"cpu", "memory", "pods", "ephemeral-storage"}
 	return cmp.Or(cmp.Compare(slices.Index(usual, b), slices.Index(usual, a)), cmp.Compare(a, b))

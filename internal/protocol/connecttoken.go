@@ -39,10 +39,10 @@ type ConnectClaims struct {
 	// ClusterUID is the UID of the kube-system namespace.
 	ClusterUID string
 	// Instance identifies the agent's process among the agent processes in its cluster. If a process has two tunnels,
-	// the hub uses only the newer one. Older agents leave Instance empty. An instance name is at most 128 bytes long.
+	// the hub uses only the newer one. Instance is empty for older agents. It is at most 128 bytes long.
 	Instance string
-	// NodeAgent reports whether the process is a node agent. The hub uses the tunnel of a node agent only while there
-	// is no other tunnel.
+	// NodeAgent is true if the process is a node agent. The hub uses the tunnel of a node agent only while there is no
+	// other tunnel.
 	NodeAgent bool
 	// IssuedAt is the time at which the claims were signed, according to the agent's clock.
 	IssuedAt time.Time

@@ -35,8 +35,8 @@ const (
 	MaxDirectAuthority = 4 << 10
 )
 
-// DirectAccess configures how an agent serves users who do not connect through the hub. These users present tokens
-// from the hub's issuer.
+// DirectAccess configures how an agent serves users who do not connect through the hub. Such users present tokens from
+// the hub's issuer.
 type DirectAccess struct {
 	// Issuer and Audience are the iss and aud claims that a token must have. The audience is the URL of the cluster
 	// on the hub.
@@ -55,8 +55,8 @@ type DirectAccess struct {
 	ValidUntil time.Time `json:"validUntil"`
 	// Host is the name or address for which the certificate is issued.
 	Host string `json:"host"`
-	// Mode is v1.AuthorizedEndpointAPIServer if users connect to the member's API servers, and empty if they connect
-	// to its agent. An older agent rejects a mode that it does not know.
+	// Mode is v1.AuthorizedEndpointAPIServer if users connect to the member's API servers, and empty if they connect to
+	// its agent. An older agent rejects a mode that it does not support.
 	Mode string `json:"mode,omitempty"`
 	// TLSSecret is the name of a Secret of type kubernetes.io/tls in the agent's namespace that contains the
 	// certificate. If it is empty, the agent creates a certificate.

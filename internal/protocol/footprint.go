@@ -21,9 +21,9 @@ func AgentLabels() map[string]string {
 	return map[string]string{LabelName: AgentName, v1.LabelManagedBy: v1.ManagedBy}
 }
 
-// Names of objects that the agent installs in members that run Plans, in addition to v1.PlansNamespace.
+// Names of objects that the agent installs in members that run Plans. The agent also installs v1.PlansNamespace.
 const (
-	// PlanAccount is the name of the ServiceAccount of the pods of Plans, and of its roles and bindings.
+	// PlanAccount is the name of the ServiceAccount that the pods of Plans use, and of its roles and bindings.
 	PlanAccount = "drover-plan"
 	// PlanSchema is the name of the CustomResourceDefinition of Plans.
 	PlanSchema = "plans." + v1.Group

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Paths that the hub serves without authentication to machines that are joining.
+// Paths that the hub serves without authentication, for machines that are joining.
 const (
 	// PathHostScript serves the script that the join command runs.
 	PathHostScript = "/v1/hosts/join.sh"
@@ -120,8 +120,8 @@ const (
 //
 // All components use this type for instructions. Package internal/provision/k3s returns them, and the DroverMachine
 // controller builds them from a bootstrap configuration and from tasks. They are stored as JSON in a Secret, sent by
-// the manager, and stored by the agent in the host's journal. For their progress, see package
-// internal/provision/progress.
+// the manager, and stored by the agent in the host's journal. Package internal/provision/progress describes their
+// progress.
 //
 // For historical reasons, some names call the instructions a plan. These names cannot be changed, because replicas and
 // agents of other versions rely on them. They are the path, the Secret "<host>-host-plan" with its key, label, type and
@@ -139,8 +139,8 @@ type HostInstructions struct {
 	Periodic []HostInstruction `json:"periodic,omitempty"`
 	// Probes check whether the installed software works. There are at most 32.
 	Probes []HostProbe `json:"probes,omitempty"`
-	// Clean holds instructions that clean the host. Each of them runs once after the HostInstructions have been
-	// withdrawn, before the files are removed. There are at most 128.
+	// Clean holds instructions that clean the host. Each of them runs once, after the HostInstructions have been
+	// withdrawn and before the files are removed. There are at most 128.
 	Clean []HostInstruction `json:"clean,omitempty"`
 }
 
@@ -210,8 +210,8 @@ type HostProbe struct {
 	Name string `json:"name"`
 	// URL is an http or https URL.
 	URL string `json:"url"`
-	// CAFile is the path on the machine of the CA bundle for verifying the server's certificate. CertFile and KeyFile are
-	// the paths of the client's certificate and key.
+	// CAFile is the path of the CA bundle that verifies the server's certificate. CertFile and KeyFile are the paths of
+	// the client's certificate and key. All files are on the machine.
 	CAFile   string `json:"caFile,omitempty"`
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
@@ -223,8 +223,8 @@ type HostProbe struct {
 	FailureThreshold int `json:"failureThreshold,omitempty"`
 }
 
-// hostName matches the IDs and names in instructions. They contain no slash and do not start with a dot, because an ID
-// is also used as a directory name. The length is checked separately, because a bounded repetition would make the
+// hostName matches the IDs and names in instructions. They contain no slash and do not start with a dot, because IDs
+// are also used as directory names. The length is checked separately, because a bounded repetition would make the
 // compiled expression large.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*$`)
 

@@ -35,7 +35,8 @@ type PlanEvent struct {
 
 // PlanHold describes whether a member currently runs Plans.
 type PlanHold struct {
-	// Reason explains why the member does not run Plans. It is empty if it does. It is at most 512 bytes long.
+	// Reason explains why the member does not run Plans. It is empty if the member runs Plans. It is at most 512 bytes
+	// long.
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -143,8 +144,8 @@ func failures(all []v1.NodeFailure) []v1.NodeFailure {
 const lastYear = 8999
 
 // Dated reports whether a time can be written into a status. The zero time cannot be written, and neither can a time in
-// the very distant future: the year 9999 in one time zone may be the year 10000 in UTC, for which the API server would
-// reject the whole status.
+// the distant future. The year 9999 in one time zone may be the year 10000 in UTC, and the API server would then reject
+// the whole status.
 func Dated(t time.Time) bool {
 	year := t.UTC().Year()
 	return !t.IsZero() && year >= 1 && year <= lastYear

@@ -1,20 +1,24 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package protocol defines the messages between hub and agent: paths, JSON bodies and versions.
+// Package protocol defines the messages between the hub and its agents: paths, JSON bodies and versions.
 //
-// The hub sends each request to a member as an HTTP request through the tunnel to a path on the agent. The agent
+// The hub sends each request to a member through the tunnel, as an HTTP request to a path on the agent. The agent
 // itself sends only two requests to the hub: one to join (PathRegister) and one to connect (PathConnect).
 package protocol
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 )
 
-// Version is the protocol version of this build. An agent announces its versions in its first report. The hub accepts
-// the versions from MinVersion to Version. If the agent supports none of them, the hub sets the reason VersionSkew.
+// Version is the protocol version of this build. An agent announces the versions that it supports in its first report.
+// The hub supports the versions from MinVersion to Version. If there is no version that both support, the hub sets the
+// reason VersionSkew.
 const (
 	Version    = 1
 	MinVersion = 1
@@ -55,7 +59,7 @@ const (
 	// PathSettings accepts Settings in a PUT request. The agent responds with 204 once they are stored permanently.
 	PathSettings = "/v1/settings"
 	// PathDeployment accepts the agent's complete Deployment in a PUT request. The body is apps/v1 JSON. Any replica of
-	// the agent accepts the request. It responds with 202 once the Deployment is stored for the leader, and the
+	// the agent accepts the request. The replica responds with 202 once the Deployment is stored for the leader. The
 	// leader's report contains the outcome. A response with 422 is a permanent refusal, and its body contains the
 	// reason.
 	PathDeployment = "/v1/deployment"
@@ -143,8 +147,8 @@ type Report struct {
 	Nodes *Nodes `json:"nodes,omitempty"`
 	// Health is the health of the API server, as observed by this replica.
 	Health Health `json:"health"`
-	// Leader reports whether this replica of the agent holds the Lease. Only the leader watches the member. Other
-	// replicas report only their own state and the version and health of the API server. An old agent without leader
+	// Leader reports whether this replica of the agent is the leader. Only the leader watches the member. Other
+	// replicas report only their own state, and the version and health of the API server. An old agent without leader
 	// election reports everything and is not a leader.
 	Leader bool `json:"leader,omitempty"`
 	// Restored is the time when this process noticed that the cluster's etcd had been reset to an earlier state. It
@@ -192,8 +196,8 @@ type Deployment struct {
 	Digest string `json:"digest,omitempty"`
 	// RolledOut reports whether all pods belong to the current Deployment and are ready.
 	RolledOut bool `json:"rolledOut,omitempty"`
-	// NotReady explains why pods of the current Deployment are not ready by its deadline. It is at most 512 bytes
-	// long.
+	// NotReady explains why some pods of the current Deployment are still not ready after its deadline. It is at most
+	// 512 bytes long.
 	NotReady string `json:"notReady,omitempty"`
 	// NodeAgents explains why the member has no node agents even though it should have some. It is at most 512 bytes long.
 	NodeAgents string `json:"nodeAgents,omitempty"`
@@ -237,8 +241,8 @@ type Health struct {
 type UninstallResult struct {
 	// Remaining names objects that still exist, in the form "Kind namespace/name: reason".
 	Remaining []string `json:"remaining,omitempty"`
-	// Stale names API groups in the member that no server serves, in the form "group/version". They prevent the deletion
-	// of namespaces from being completed. There are at most 16.
+	// Stale names API groups in the member that no server serves, in the form "group/version". They prevent the
+	// deletion of namespaces from completing. There are at most 16.
 	Stale []string `json:"stale,omitempty"`
 }
 
@@ -268,3 +272,33 @@ type Refusal struct {
 	// Message tells the user how to solve the problem.
 	Message string `json:"message"`
 }
+
+// WithRegistry prepends a registry to an image, unless the image already specifies one. As in container runtimes, the
+// part before the first slash is a registry if it contains a dot or a colon, or is "localhost".
+func WithRegistry(registry, image string) string {
+	host, _, found := strings.Cut(image, "/")
+	if registry == "" || image == "" || found && (strings.ContainsAny(host, ".:") || host == "localhost") {
+		return image
+	}
+	return strings.TrimSuffix(registry, "/") + "/" + image
+}
+
+// AgentVariables is the part of an error message that lists the variables that a Cluster may add to its agent's
+// environment.
+const AgentVariables = "use HTTPS_PROXY, HTTP_PROXY, NO_PROXY, GOMEMLIMIT, GOGC, GOMAXPROCS, " +
+	"or a variable of OpenTelemetry that names no file"
+
+// agentVariable matches the allowed variables. The validation rule for spec.agent.env in api/v1 contains the same
+// expression, and a test compares the two. The OpenTelemetry variables configure where spans are sent, which
+// attributes they have and how they are batched. Variables that name files are not allowed, because an agent's pod
+// has no files for them, and a file such as /proc/self/environ may have any content.
+var agentVariable = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(HTTPS_PROXY|https_proxy|HTTP_PROXY|http_proxy|` +
+		`NO_PROXY|no_proxy|GOMEMLIMIT|GOGC|GOMAXPROCS|` +
+		`OTEL_(EXPORTER_OTLP_(TRACES_)?(ENDPOINT|HEADERS)|SERVICE_NAME|RESOURCE_ATTRIBUTES|SDK_DISABLED|BSP_[A-Z_]+))$`)
+})
+
+// AgentVariable reports whether a Cluster may add a variable to its agent's environment. Any other variable could
+// change which server the agent accepts as the hub or as its API server, or make the agent log secrets. Either effect
+// could expose the agent's rights.
+func AgentVariable(name string) bool { return agentVariable().MatchString(name) }

@@ -9,12 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// HeaderServiceAccount is a header in requests under PathKubernetes. It contains the name of the ServiceAccount that
-// a user wants to impersonate in the member, in the form system:serviceaccount:<namespace>:<name>. The agent asks its
-// API server whether the user may impersonate the ServiceAccount.
+// HeaderServiceAccount is a header in requests under PathKubernetes. It contains the name of the ServiceAccount that a
+// user wants to impersonate in the member, in the form system:serviceaccount:<namespace>:<name>. The agent asks its API
+// server whether the user may impersonate the ServiceAccount.
 //
-// The header has the same prefix as the headers that identify a user. As a result, an agent that does not support this
-// header refuses the request, and callers cannot set the header.
+// The header has the same prefix as the headers that identify a user. As a result, callers cannot set this header, and
+// an agent that does not support it refuses the request.
 const HeaderServiceAccount = "Impersonate-Drover-Serviceaccount"
 
 // HeaderImpersonator is the header for the extra field cluster.drover.dev/impersonator. In a member's audit log, this

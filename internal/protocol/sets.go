@@ -89,9 +89,9 @@ const (
 	// SetPending means that the set is being applied, or that a binding in it is waiting for the set that contains its
 	// role.
 	SetPending SetPhase = "Pending"
-	// SetConflict means that the agent cannot apply an object. Either an object with the same name does not belong to
-	// Drover, another field manager owns a field, admission in the member changed the object, or a binding was not
-	// created because its role does not belong to Drover. The agent retries.
+	// SetConflict means that the agent cannot apply an object. Possible reasons are that an object with the same name
+	// does not belong to Drover, that another field manager owns a field, that admission in the member changed the
+	// object, or that the role of a binding does not belong to Drover. The agent retries.
 	SetConflict SetPhase = "Conflict"
 	// SetFighting means that another client reverts an object each time the agent repairs it.
 	SetFighting SetPhase = "Fighting"
@@ -102,11 +102,12 @@ const (
 	SetFailed SetPhase = "Failed"
 	// SetProgressing means that the member has all objects of a Baseline, and that some of them are not healthy yet.
 	SetProgressing SetPhase = "Progressing"
-	// SetUnhealthy means that an object of a Baseline has failed, or was not healthy in time.
+	// SetUnhealthy means that an object of a Baseline has failed, or did not become healthy in time.
 	SetUnhealthy SetPhase = "Unhealthy"
-	// SetForbidden means that the rights of a Baseline's user do not suffice for an object. The agent retries.
+	// SetForbidden means that a Baseline's user lacks the rights to apply an object. The agent retries.
 	SetForbidden SetPhase = "Forbidden"
-	// SetDrifted means that another client has changed an object of a Baseline that only reports drift.
+	// SetDrifted means that another client has changed an object of a Baseline that reports drift without correcting
+	// it.
 	SetDrifted SetPhase = "Drifted"
 	// SetExpired means that the set has expired, and none of its objects are left in the member.
 	SetExpired SetPhase = "Expired"

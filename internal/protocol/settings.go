@@ -26,7 +26,7 @@ type Settings struct {
 type knownSettings Settings
 
 // UnmarshalJSON implements json.Unmarshaler. It preserves unknown fields, because settings may come from a newer hub.
-// An agent stores the settings and confirms them with the same digest that the hub computes.
+// The digest of the settings that an agent stores must equal the digest that the hub computes.
 func (s *Settings) UnmarshalJSON(raw []byte) error {
 	var read knownSettings
 	if err := json.Unmarshal(raw, &read); err != nil {

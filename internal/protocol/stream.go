@@ -12,8 +12,8 @@ import (
 // when the tunnel ends.
 //
 // Each replica of the agent sends its Report. Only the leader sends sets and Plans: first the current states, then
-// Synced, and then each change. A replica that becomes the leader starts to send them on streams that are already
-// open. A replica that is no longer the leader sends Stopped.
+// Synced, and then each change. When a replica becomes the leader, it starts to send them on streams that are already
+// open. When it is no longer the leader, it sends Stopped.
 const PathReport = "/v1/report"
 
 // Subjects of PathReport.
@@ -74,7 +74,7 @@ func Synced(subject string) *Line {
 	return event(subject, SetEvent{Synced: true}, PlanEvent{Synced: true})
 }
 
-// Stopped returns a line that announces that no more changes to a subject follow.
+// Stopped returns a line that announces that no more changes to a subject will follow.
 func Stopped(subject string) *Line {
 	return event(subject, SetEvent{Stopped: true}, PlanEvent{Stopped: true})
 }

@@ -42,7 +42,7 @@ func ParseBundle(bundle []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// Checksum returns the SHA-256 of a certificate in DER form, in lower-case hex. "openssl x509 -fingerprint -sha256"
+// Checksum returns the SHA-256 of a certificate in DER form, in lowercase hex. "openssl x509 -fingerprint -sha256"
 // prints the same fingerprint with colons.
 func Checksum(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.Raw)
@@ -86,7 +86,7 @@ func PinnedCertificates(bundle []byte, checksums []string) ([]*x509.Certificate,
 }
 
 // ServerURL checks a base URL of a hub and returns it without trailing slashes. It accepts only https, because a
-// connect token that is sent in plain text could be intercepted. The error never contains the part of the URL before
+// connect token could be intercepted on an unencrypted connection. The error never contains the part of the URL before
 // an @, because that part may contain a password.
 func ServerURL(raw string) (string, error) {
 	u, err := url.Parse(raw)

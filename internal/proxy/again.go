@@ -19,12 +19,12 @@ import (
 )
 
 // memberEvery is the number of checks after which the member is also queried. Other checks use only the hub's data,
-// most of which is in memory, whereas each query is a request to the member.
+// most of which is in memory. Querying the member requires a request.
 const memberEvery = 10
 
 // recheckRegularly ends a long-running call when the user loses the right to it. Otherwise, an admitted user could
 // continue to read for as long as the call lasts. The checks of calls that started at the same time are spread out. The
-// caller must call the returned function at the end of the call.
+// returned function must be called when the call ends.
 func (h *Handler) recheckRegularly(r *http.Request, c *call, end context.CancelCauseFunc) (over func()) {
 	looks := 0
 	revoked, revoke := context.WithCancel(context.Background())
@@ -48,8 +48,8 @@ func (h *Handler) recheckRegularly(r *http.Request, c *call, end context.CancelC
 	}
 }
 
-// recheck returns an error if a running call would no longer be admitted. If a check itself fails, the call
-// continues, because no right can be revoked while the hub's API server is unavailable.
+// recheck returns an error if a running call would no longer be admitted. If a check itself fails, the call continues:
+// while the hub's API server is unavailable, no right can be revoked.
 func (h *Handler) recheck(r *http.Request, c *call, askMember bool) error {
 	id, err := h.authenticate(r)
 	switch {
@@ -110,13 +110,13 @@ func (h *Handler) recheckInMember(r *http.Request, c *call) error {
 	return refusal.Forbidden("the cluster has taken away the right to this request").About(c.target.cluster)
 }
 
-// keepsIdentity reports whether id is the admitted user and still has all groups.
+// keepsIdentity reports whether id is the admitted user and still belongs to all groups.
 func keepsIdentity(id, admitted identity.Identity) bool {
 	return id.User == admitted.User && id.UID == admitted.UID &&
 		!slices.ContainsFunc(admitted.Groups, func(group string) bool { return !slices.Contains(id.Groups, group) })
 }
 
-// refused reports whether err is a refusal. If it is not, the check itself failed.
+// refused reports whether err is a refusal. Any other error means that the check itself failed.
 func refused(err error) bool {
 	var e *refusal.Error
 	if !errors.As(err, &e) {

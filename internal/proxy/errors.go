@@ -16,13 +16,13 @@ import (
 	"github.com/drover-dev/drover/internal/identity/refusal"
 )
 
-// patience is how long clients are asked to retry after a member was disconnected. A restarted agent or manager is
-// available again within this time. After that, kubectl shows the problem immediately.
+// patience is how long clients are asked to retry after a member has been disconnected. An agent or manager that
+// restarts is available again within this time. After that, kubectl shows the problem immediately.
 const patience = time.Minute
 
-// discoveryPatience replaces patience for the two paths that clients request first. With an empty cache, kubectl
-// requests these paths five times, and repeats each request up to ten times if the response asks for a retry. With the
-// longer patience, kubectl would print the problem only after 50 s.
+// discoveryPatience replaces patience for the two paths that clients request first. If its cache is empty, kubectl
+// requests these paths five times, and repeats each request up to ten times if the response asks it to retry. With the
+// longer patience, kubectl would not print the problem until 50 s had passed.
 const discoveryPatience = 10 * time.Second
 
 // memberError returns a Status that explains why a member does not respond to a request.

@@ -30,14 +30,14 @@ import (
 // memberURL is the scheme and host of requests to a member. The tunnel requires them, and the agent ignores them.
 const memberURL = "http://member"
 
-// errNoIdentity is returned when a request without an identity reaches the transport. This indicates a bug in the hub.
+// errNoIdentity is returned if a request without an identity reaches the transport. This indicates a bug in the hub.
 var errNoIdentity = errors.New("forward request: it has no identity")
 
-// errNoAnswer is returned when a request that is not long-running gets no response in time.
+// errNoAnswer is returned if a short request gets no response in time.
 var errNoAnswer = fmt.Errorf("forward request: no answer: %w", context.DeadlineExceeded)
 
 // call is an admitted request: its sender, its target, and the header that identifies the sender to the target. All of
-// its fields are set before anything is forwarded.
+// its fields are set before the request is forwarded.
 type call struct {
 	identity  identity.Identity
 	target    target

@@ -34,8 +34,8 @@ func (s *stopwatch) start() {
 
 func (s *stopwatch) stop() { s.timer.Stop() }
 
-// guard wraps a request and its response, so that a user who stalls or sends too much data is disconnected. The caller
-// must call done when the request has ended.
+// guard wraps a request and its response, and disconnects a user who stalls or sends too much data. The caller must
+// call done when the request has ended.
 func (h *Handler) guard(w http.ResponseWriter, r *http.Request, c *call) (guarded http.ResponseWriter, done func()) {
 	control := http.NewResponseController(w)
 	// An admitted user may watch for hours. From now on, the stopwatches apply instead of the server's deadlines.
@@ -79,8 +79,7 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.call.clock.resume()
 	b.watch.stop()
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		b.call.tooLarge.Store(true)
 	}
 	return n, err
@@ -102,7 +101,7 @@ func (g *guardedWrite) end() {
 	g.watch.stop()
 }
 
-// guardedWriter is a response that is aborted if the user does not read it.
+// guardedWriter writes a response. It aborts the response if the user does not read it.
 type guardedWriter struct {
 	http.ResponseWriter
 	control  *http.ResponseController

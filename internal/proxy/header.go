@@ -91,7 +91,7 @@ func clean(h http.Header, keepImpersonation bool) {
 	request.Strip(h)
 }
 
-// checkForm refuses malformed or malicious requests to a Kubernetes API, regardless of the sender.
+// checkForm refuses malformed or malicious requests to a Kubernetes API, whoever sent them.
 func checkForm(r *http.Request, limits Limits) error {
 	if r.Method == http.MethodConnect || r.Method == http.MethodTrace {
 		return refusal.New(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
@@ -124,7 +124,7 @@ func checkConnection(h http.Header) error {
 	return nil
 }
 
-// identifiesCaller reports whether a header, judging by its name, might identify the caller to a proxy on the way.
+// identifiesCaller reports whether a header, judging by its name, might identify the caller to an intermediate proxy.
 func identifiesCaller(name string) bool {
 	return hasFoldedPrefix(name, "Impersonate-") || hasFoldedPrefix(name, "X-Remote-") ||
 		strings.EqualFold(name, "Authorization")

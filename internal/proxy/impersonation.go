@@ -17,6 +17,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 
+	"github.com/drover-dev/drover/internal/audit"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/identity/decision"
 	"github.com/drover-dev/drover/internal/identity/refusal"
@@ -27,8 +28,8 @@ const (
 	// maxImpersonated is the maximum number of impersonation headers in one request. The number is limited because each
 	// header causes a request to the member.
 	maxImpersonated = 32
-	// reviewTTL is how long a member's access review is cached. It is therefore the longest delay before a change of
-	// a user's right to impersonate takes effect.
+	// reviewTTL is how long a member's access review is cached. It is therefore the maximum delay before a change to a
+	// user's impersonation rights takes effect.
 	reviewTTL = 5 * time.Second
 	// reviewTimeout limits the time for all access reviews of one request.
 	reviewTimeout = 8 * time.Second
@@ -45,7 +46,7 @@ type impersonation struct {
 	account *protocol.ServiceAccount
 }
 
-// parseImpersonation returns the user that a caller wants to impersonate (kubectl --as), or nil if there is none. It
+// parseImpersonation returns the user whom the caller wants to impersonate (kubectl --as), or nil if there is none. It
 // follows the rules of the API server. In addition, it refuses the member's own system users and groups, except
 // ServiceAccounts.
 func parseImpersonation(h http.Header) (*impersonation, error) {
@@ -167,8 +168,8 @@ func (i *impersonation) rights() []authorizationv1.ResourceAttributes {
 	return list
 }
 
-// mayImpersonate asks the member whether the caller has all rights that the requested impersonation requires. It asks
-// on behalf of the caller.
+// mayImpersonate asks the member, on behalf of the caller, whether the caller has all rights that the requested
+// impersonation requires.
 func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersonation) error {
 	rights := wanted.rights()
 	key, err := json.Marshal(rights)
@@ -206,4 +207,33 @@ func (c *call) reviewAccess(
 ) (bool, error) {
 	const url = memberURL + protocol.PathKubernetes + protocol.PathAccessReview
 	return protocol.ReviewAccess(ctx, c.transport, url, as, right)
+}
+
+func (t target) member() string {
+	if t.local {
+		return "local"
+	}
+	return t.cluster.String()
+}
+
+// audited records the sender of a request and the user whom the sender wants to impersonate, whether or not this is
+// permitted.
+func audited(r *http.Request, id identity.Identity) {
+	record := audit.From(r.Context())
+	if record == nil {
+		return
+	}
+	user := audit.User{
+		Name: id.Hub.Username, UID: id.UID, Groups: id.Hub.Groups,
+		Extra: make(map[string][]string, len(id.Hub.Extra)),
+	}
+	for key, values := range id.Hub.Extra {
+		user.Extra[key] = values
+	}
+	// Malformed headers are refused elsewhere. Forbidden impersonations are recorded as well.
+	if wanted, _ := parseImpersonation(r.Header); wanted != nil {
+		record.Identified(user, &audit.User{Name: wanted.user, UID: wanted.uid, Groups: wanted.groups, Extra: wanted.extra})
+		return
+	}
+	record.Identified(user, nil)
 }

@@ -5,12 +5,12 @@ package proxy
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"math/big"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/drover-dev/drover/internal/identity/refusal"
 	"github.com/drover-dev/drover/internal/limit"
@@ -31,14 +31,13 @@ func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
 		requester.Member = c.target.cluster.String()
 	}
 	seat, err := h.limiter.Enter(ctx, requester, c.info.Long)
-	var full *limit.FullError
-	if errors.As(err, &full) {
+	if full, ok := errors.AsType[*limit.FullError](err); ok {
 		return nil, tooMany(c, full)
 	}
 	return seat, err
 }
 
-// tooMany returns a refusal that names the user or member that has too many requests.
+// tooMany returns a refusal that names the user or member with too many requests.
 func tooMany(c *call, full *limit.FullError) error {
 	kind := "requests"
 	if c.info.Long {
@@ -53,21 +52,12 @@ func tooMany(c *call, full *limit.FullError) error {
 	default:
 		message = fmt.Sprintf("the hub has too many open %s; try again", kind)
 	}
-	refused := refusal.TooManyRequests(message, retryDelay()).Because(full)
+	// the delay is random, so that users who were refused at the same time do not all retry at the same time
+	refused := refusal.TooManyRequests(message, wait.Jitter(time.Second, 3).Truncate(time.Second)).Because(full)
 	if c.target.local {
 		return refused
 	}
 	return refused.About(c.target.cluster)
-}
-
-// retryDelay returns a random delay of 1, 2 or 3 seconds, so that users who were refused at the same time do not all
-// retry at the same time.
-func retryDelay() time.Duration {
-	n, err := rand.Int(rand.Reader, big.NewInt(3))
-	if err != nil { // crypto/rand never fails
-		return time.Second
-	}
-	return time.Second * time.Duration(1+n.Int64())
 }
 
 // flow starts counting the bytes of a response that the user has not read yet.
@@ -88,8 +78,8 @@ type clock struct {
 	ended bool
 }
 
-// start starts the clock. It calls late after it has run for the given limit without a pause. Each resume starts the
-// time again.
+// start starts the clock. The clock calls late when it has run for the given limit without a pause. Each call to resume
+// restarts the time from zero.
 func (c *clock) start(limit time.Duration, late func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

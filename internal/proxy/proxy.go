@@ -4,8 +4,8 @@
 // Package proxy serves a member's Kubernetes API to an identified user.
 //
 // The proxy first checks the form of the request, then the identity of the sender, the sender's right to reach the
-// member, whether a seat is free, and finally whether the member exists and is connected. Only then does it create a
-// call, which holds the sender's identity. The transport sends only requests that belong to a call.
+// member, whether a seat is free, and finally whether the member exists and is connected. Then it creates a call, which
+// holds the sender's identity. The transport sends only requests that belong to a call.
 package proxy
 
 import (
@@ -46,7 +46,7 @@ var ErrUnknownCluster = errors.New("unknown cluster")
 // agent accepts.
 var ErrHeaderTooLarge = errors.New("header too large")
 
-// NotConnectedError is returned when a Cluster has no open tunnel anywhere.
+// NotConnectedError is returned when a Cluster has no open tunnel to any replica.
 type NotConnectedError struct {
 	// LastSeen is the time when the Cluster last had a tunnel. It is zero if this time is unknown or if the Cluster
 	// has never had a tunnel.
@@ -79,7 +79,7 @@ type Limits struct {
 	Look time.Duration
 }
 
-// Options are the options of a Handler. All of them are required except Limits, Limiter, Observer and Log.
+// Options configures a Handler. All fields are required except Limits, Limiter, Observer and Log.
 type Options struct {
 	// Authenticate identifies the sender of a request. All errors that it returns are refusals.
 	Authenticate func(*http.Request) (identity.Identity, error)
@@ -98,9 +98,9 @@ type Options struct {
 	Limits Limits
 	// Limiter distributes the hub's capacity among users and members. The default is a Limiter with default settings.
 	Limiter *limit.Limiter
-	// Observer receives events for metrics.
+	// Observer is notified of events, for metrics.
 	Observer Observer
-	// Log receives failures that only the hub's operator can fix.
+	// Log is the logger for failures that only the hub's operator can fix.
 	Log logr.Logger
 }
 
@@ -205,7 +205,7 @@ func (h *Handler) admit(r *http.Request) (*call, error) {
 	return c, err
 }
 
-// judge refuses a user who is not allowed to reach a member. Otherwise, it returns the user that the caller wants to
+// judge refuses a user who is not allowed to reach a member. Otherwise, it returns the user whom the caller wants to
 // impersonate in the member, or nil if there is none. For the hub itself, the hub's API server makes these decisions
 // instead.
 func (h *Handler) judge(r *http.Request, c *call) (*impersonation, error) {
@@ -242,7 +242,9 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	e := refusal.Of(err)
 	if status := e.Status(); status.Code >= http.StatusInternalServerError && e.Unwrap() != nil {
-		h.logFailure(e)
+		if _, ok := errors.AsType[*NotConnectedError](e); !ok { // the Cluster's conditions contain the reason
+			h.log.Error(e, "could not serve a request", "code", e.Status().Code)
+		}
 	}
 	audit.From(r.Context()).Refused(string(e.Status().Reason))
 	if isDiscovery(r.URL.Path) {
@@ -262,12 +264,4 @@ func warn(w http.ResponseWriter, message string) {
 	if value, err := utilnet.NewWarningHeader(299, "drover", message); err == nil {
 		w.Header().Set("Warning", value)
 	}
-}
-
-func (h *Handler) logFailure(e *refusal.Error) {
-	var disconnected *NotConnectedError
-	if errors.As(e, &disconnected) {
-		return // the Cluster's conditions already contain the reason
-	}
-	h.log.Error(e, "could not serve a request", "code", e.Status().Code)
 }

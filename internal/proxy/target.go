@@ -23,8 +23,8 @@ type target struct {
 	rawPath string               // the same path as the caller encoded it; empty if only one encoding is possible
 }
 
-// parseTarget returns the target of a request. It refuses paths that two parsers could interpret differently, so that
-// the request always reaches the target that was authorized. The path within the cluster is kept byte for byte.
+// parseTarget returns the target of a request. It refuses paths that two parsers could interpret differently, so a
+// request can only reach the target that was authorized. The path within the cluster is kept byte for byte.
 func parseTarget(r *http.Request) (target, error) {
 	u := r.URL
 	if u.Scheme != "" || u.Host != "" || u.Opaque != "" || u.User != nil {

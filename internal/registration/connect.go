@@ -44,8 +44,8 @@ func KeyID(key ed25519.PublicKey) string {
 
 // Authenticate verifies a request's connect token. If it returns false, it has already written the response.
 //
-// A client that cannot prove that it is the agent of the Cluster that it names always receives 410, whether or not the
-// Cluster exists. The agent then waits for a long time before it tries again, and checks for a new join token.
+// If a client names a Cluster but cannot prove that it is the agent of that Cluster, it always receives 410, whether or
+// not the Cluster exists. An agent then waits for a long time before it tries again, and checks for a new join token.
 func (s *Server) Authenticate(w http.ResponseWriter, r *http.Request) (Agent, bool) {
 	token, ok := bearer(r)
 	if !ok {
@@ -126,8 +126,8 @@ var errNotProven = errors.New("not proven")
 
 // verify returns the identity that a token proves, using the agent's key from the given reader. It returns errNotProven
 // if the token was not signed with that key. It returns a RefusalError if the key is correct but the agent is refused
-// for another reason. A client that proves nothing causes one read whether or not the Cluster exists, so the response
-// time does not disclose whether it exists.
+// for another reason. A client without proof causes exactly one read, so the response time does not disclose whether
+// the Cluster exists.
 func (s *Server) verify(ctx context.Context, reader client.Reader, name types.NamespacedName,
 	token string) (*AgentIdentity, protocol.ConnectClaims, error) {
 	var none protocol.ConnectClaims
@@ -168,8 +168,9 @@ func (s *Server) TokenUsed(keyID, tokenID string, expires time.Time) {
 // two minutes.
 const maxConnects = 1000
 
-// replayGuard stores the IDs of used connect tokens until the tokens expire. It accepts only verified tokens and is
-// limited per agent, so that one client cannot use up the space for others. The zero value is ready to use.
+// replayGuard stores the IDs of used connect tokens until the tokens expire. It accepts only verified tokens, and
+// limits the number of tokens per agent, so that no client can use up the space for others. The zero value is ready to
+// use.
 type replayGuard struct {
 	mu    sync.Mutex                      // guards the fields below
 	used  map[string]map[string]time.Time // the expiry of each token, by KeyID and then by token ID

@@ -101,8 +101,8 @@ func checkRequest(in JoinInput) *RefusalError {
 	return nil
 }
 
-// CheckConnect checks whether verified claims match a Cluster's agent. It returns nil if they do. It has no side
-// effects.
+// CheckConnect returns nil if verified claims match a Cluster's agent, and the reason for a refusal otherwise. It has
+// no side effects.
 func CheckConnect(claims protocol.ConnectClaims, owner client.Object, id *AgentIdentity) *RefusalError {
 	switch {
 	case id.OwnerUID != owner.GetUID() || !id.knownAs(claims.Cluster.UID):

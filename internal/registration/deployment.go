@@ -4,6 +4,7 @@
 package registration
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -35,7 +36,7 @@ const (
 // Deployment is an agent's Deployment in the form that the manifest contains and that the hub sends through the tunnel.
 type Deployment struct {
 	// Digest covers all settings from spec.agent and the hub's configuration, except the hub's addresses and CA.
-	// Connected agents receive the addresses and the CA as protocol.Settings, and must not restart when these change.
+	// Connected agents receive the addresses and the CA as protocol.Settings. They must not restart when these change.
 	Digest string
 	// JSON is the Deployment, encoded as JSON.
 	JSON []byte
@@ -139,7 +140,7 @@ func agentVariable(e v1.AgentEnv) *corev1ac.EnvVarApplyConfiguration {
 
 func variable(name, value string) *corev1ac.EnvVarApplyConfiguration {
 	v := corev1ac.EnvVar().WithName(name)
-	if value == "" { // the API server drops an empty value, so it is left out here too
+	if value == "" { // the API server drops an empty value, so it is omitted here too
 		return v
 	}
 	return v.WithValue(value)
@@ -205,7 +206,7 @@ func applied[T any](part any) (*T, error) {
 func container(in ManifestInput,
 	connection []*corev1ac.EnvVarApplyConfiguration) *corev1ac.ContainerApplyConfiguration {
 	probe := func(path string) *corev1ac.ProbeApplyConfiguration {
-		if in.Agent.HostNetwork { // a port would be open on the node, and two replicas there would compete for it
+		if in.Agent.HostNetwork { // the port would be open on the node, where two replicas would compete for it
 			return corev1ac.Probe().WithTimeoutSeconds(protocol.ProbeTimeout).
 				WithExec(corev1ac.ExecAction().WithCommand("/drover-agent", "probe", path))
 		}
@@ -258,8 +259,8 @@ func controlPlaneTolerations() []*corev1ac.TolerationApplyConfiguration {
 // five minutes is too long for the agent.
 const nodeLossSeconds = 30
 
-// lossTolerations returns tolerations that let the agent be replaced soon after its node is lost. Both replicas may
-// be on that node, for example if the cluster started with one node. Taint keys that the user's own tolerations
+// lossTolerations returns tolerations that allow the agent to be replaced soon after its node is lost. Both replicas
+// may be on that node, for example if the cluster started with one node. Taint keys that the user's own tolerations
 // already contain are skipped. With hostNetwork, the agent stays on nodes that are not ready, because nodes only become
 // ready once they have a pod network.
 func lossTolerations(agent v1.Agent) []*corev1ac.TolerationApplyConfiguration {
@@ -294,4 +295,26 @@ func preferences() *corev1ac.AffinityApplyConfiguration {
 			corev1ac.PreferredSchedulingTerm().WithWeight(50).WithPreference(controlPlane))).
 		WithPodAntiAffinity(corev1ac.PodAntiAffinity().WithPreferredDuringSchedulingIgnoredDuringExecution(
 			corev1ac.WeightedPodAffinityTerm().WithWeight(100).WithPodAffinityTerm(apart)))
+}
+
+// WithDefaults returns a Cluster's spec.agent with the hub's defaults for unset fields. If the Cluster sets a variable,
+// it replaces both the uppercase and the lowercase form of the hub's variable, because HTTPS_PROXY and https_proxy have
+// the same meaning.
+func WithDefaults(agent, hub v1.Agent) v1.Agent {
+	agent.Image = cmp.Or(agent.Image, hub.Image)
+	agent.PriorityClassName = cmp.Or(agent.PriorityClassName, hub.PriorityClassName)
+	if len(agent.NodeSelector) == 0 {
+		agent.NodeSelector = hub.NodeSelector
+	}
+	if len(agent.Tolerations) == 0 {
+		agent.Tolerations = hub.Tolerations
+	}
+	if len(agent.ImagePullSecrets) == 0 {
+		agent.ImagePullSecrets = hub.ImagePullSecrets
+	}
+	env := slices.DeleteFunc(slices.Clone(hub.Env), func(e v1.AgentEnv) bool {
+		return slices.ContainsFunc(agent.Env, func(own v1.AgentEnv) bool { return strings.EqualFold(own.Name, e.Name) })
+	})
+	agent.Env = append(env, agent.Env...)
+	return agent
 }

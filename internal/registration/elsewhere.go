@@ -18,8 +18,8 @@ import (
 
 // elsewhere refuses a join by an agent that still belongs to another Cluster. Without this check, both Clusters would
 // share the objects in the member, and the first Cluster would lose its agent. The agent itself names its current
-// Cluster and proves that it belongs to that Cluster. An agent that conceals its Cluster harms only its own member. The
-// error is either a *RefusalError or the error from a failed read.
+// Cluster, and proves that it belongs to this Cluster. An agent that conceals its Cluster harms only its own member.
+// The error is either a *RefusalError or the error from a failed read.
 func (s *Server) elsewhere(ctx context.Context, asked types.NamespacedName, token string,
 	request protocol.RegisterRequest) error {
 	if request.Current == nil {

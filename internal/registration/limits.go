@@ -16,9 +16,9 @@ import (
 // Limits on the requests that this replica sends to the API server on behalf of clients that have not proved that they
 // are agents.
 const (
-	// These constants limit how often all clients together can look up agents that are not in the cache. The first
-	// lookup after a join does not count, because agents that join at the same time connect before the cache contains
-	// them. When the limit is reached, agents are asked to retry a little later, when the cache has caught up.
+	// These constants limit the rate at which all clients combined can look up agents that are not in the cache. The
+	// first lookup after a join does not count, because agents that join at the same time connect before the cache
+	// contains them. When the limit is reached, agents are asked to retry a little later, when the cache has caught up.
 	lookupsPerSecond = 20
 	lookupBurst      = 100
 	// These constants limit the join requests for one Cluster. All clients that have the Cluster's token share the limit,
@@ -78,7 +78,8 @@ func (l *limits) lookup(name types.NamespacedName, now time.Time) bool {
 	return l.lookups.AllowN(now, 1)
 }
 
-// show reports whether one more Cluster's status may be updated now because a client named the Cluster without proof.
+// show reports whether the status of one more Cluster may be updated now, after a client named the Cluster without
+// proof.
 func (l *limits) show(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,7 +106,7 @@ func (l *limits) join(name types.NamespacedName, now time.Time) bool {
 	return limiter.AllowN(now, 1)
 }
 
-// forgetIdle drops unused limiters. A limiter is unused if it is full, like a new one.
+// forgetIdle drops unused limiters. A limiter is unused if it is full, as a new limiter is.
 func (l *limits) forgetIdle(now time.Time) {
 	if len(l.joins) < maxIdleLimits {
 		return

@@ -40,8 +40,8 @@ type ManifestInput struct {
 	Settings protocol.Settings
 }
 
-// direct reports whether API servers send users' tokens to the agent for review. They do not if the agent is
-// ReadOnly, because such an agent accepts no sets and therefore cannot review tokens.
+// direct reports whether API servers send users' tokens to the agent for review. A ReadOnly agent does not review
+// tokens, because it accepts no sets.
 func (in ManifestInput) direct() bool { return in.APIServer && in.Agent.Profile != v1.ProfileReadOnly }
 
 // Manifests creates manifests. Thousands of manifests differ only in their tokens, so the parts that all members share
@@ -151,15 +151,15 @@ func marshal(objects ...any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// apply is the command that applies the manifest. Because of server-side apply, it can take over an agent that was
+// apply is the command that applies the manifest. With server-side apply, the command can take over an agent that was
 // installed with kubectl or a GitOps tool. There is no warning or conflict, even if the agent has changed its
-// Deployment. Server-side apply also does not copy the join token into an annotation.
+// Deployment. In addition, the join token is not copied into an annotation.
 const apply = "kubectl apply --server-side --force-conflicts -f -"
 
 // Command returns the command that an administrator runs in the member. If the CA is pinned, the command contains it,
 // so that every download is verified (CVE-2025-67601). If the hub responds with an error, the command writes the
-// error message to standard error and applies nothing. "curl --fail" would show only the status, and --fail-with-body
-// requires curl 7.76.
+// message to standard error and applies nothing. It does not use "curl --fail", which would show only the status, or
+// --fail-with-body, which requires curl 7.76.
 func Command(manifestURL string, trust v1.Trust, caBundle string) string {
 	fetch := "curl -sS -w '%{http_code}' "
 	if trust != v1.TrustSystem && caBundle != "" {
@@ -176,7 +176,7 @@ func ManifestURL(server, token string) string {
 }
 
 // namespace returns the agent's namespace. The namespace's pod security level allows pods on the host network only if
-// the agent has pods on the host network.
+// the agent has such pods.
 func namespace(onNodes bool) *corev1ac.NamespaceApplyConfiguration {
 	level := "restricted"
 	if onNodes {

@@ -119,7 +119,7 @@ func called(member string) string {
 	return "cluster " + member
 }
 
-// registered is a Cluster or a Host together with its join token.
+// registered holds a Cluster or Host and its join token.
 type registered struct {
 	name   types.NamespacedName // the member name
 	owner  client.Object

@@ -26,11 +26,11 @@ func clusterRights(profile v1.AgentProfile) []any {
 	binding := rbacv1ac.ClusterRoleBinding(protocol.AgentName).WithLabels(protocol.AgentLabels()).
 		WithRoleRef(roleRef("ClusterRole", protocol.AgentName)).WithSubjects(account(protocol.AgentName))
 	objects := []any{nil, binding}
-	if profile == v1.ProfileReadOnly {
+	if profile == v1.ProfileReadOnly { // such an agent sends the requests of all users as the viewer
 		viewer := rbacv1ac.Subject().WithKind(rbacv1.UserKind).WithAPIGroup(rbacv1.GroupName).WithName(protocol.Viewer)
 		objects = append(objects, rbacv1ac.ClusterRoleBinding(protocol.AgentViewBinding).
 			WithLabels(protocol.AgentLabels()).WithRoleRef(roleRef("ClusterRole", "view")).WithSubjects(viewer))
-		granted = append(granted, viewing())
+		granted = append(granted, allow("", "users").WithResourceNames(protocol.Viewer).WithVerbs("impersonate"))
 	} else {
 		granted = slices.Concat(granted, impersonating(), delivering(), planning(), checking())
 	}
@@ -71,12 +71,6 @@ func removing() rules {
 		allow("rbac.authorization.k8s.io", "clusterroles", "clusterrolebindings").
 			WithResourceNames(protocol.AgentName, protocol.AgentViewBinding).WithVerbs("get", "update", "patch", "delete"),
 	}
-}
-
-// viewing returns the rule for impersonating the viewer. A ReadOnly agent sends the requests of all users as the
-// viewer.
-func viewing() *rbacv1ac.PolicyRuleApplyConfiguration {
-	return allow("", "users").WithResourceNames(protocol.Viewer).WithVerbs("impersonate")
 }
 
 // impersonating returns the rules that allow the agent to impersonate the users whose requests it forwards.

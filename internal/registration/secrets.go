@@ -53,8 +53,8 @@ const (
 // the value is the hash of the token.
 const tokenJoining = "joining "
 
-// Keys in the Secret "<cluster>-agent". The values are not secret. They are stored in a Secret because a user who can
-// write them can decide which cluster is the member.
+// Keys in the Secret "<cluster>-agent". The values are not secret. They are stored in a Secret, because a user who can
+// write them can decide which cluster becomes the member.
 const (
 	keyPublicKey  = "public-key"
 	keyClusterUID = "cluster-uid"
@@ -87,7 +87,7 @@ func secretName(cluster string) string {
 }
 
 // ReadToken reads the join token from a Cluster's registration Secret. ttl comes from the Cluster's spec. If the Secret
-// lacks Drover's annotations, the token counts as expired, so that reading fails closed.
+// lacks Drover's annotations, the token counts as expired, so the function fails closed.
 func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	value := string(secret.Data[KeyToken])
 	created, err := time.Parse(time.RFC3339, secret.Annotations[annotationTokenCreated])
@@ -138,9 +138,9 @@ func cachedMetadata() untrusted.Metadata {
 	}
 }
 
-// keyContent is the key in StringData under which Trim stores a digest of the content that only users read from a
-// registration Secret. The API server never sends StringData, so no other client can have set it. Without Trim, ten
-// thousand manifests would take up most of the manager's memory.
+// keyContent is the key in StringData under which Trim stores a digest of a registration Secret's content. Trim removes
+// the content itself, because only users read it, and ten thousand manifests would take up most of the manager's
+// memory. The API server never sends StringData, so no other client can have set it.
 const keyContent = "content-digest"
 
 // Trim is a cache transform that removes everything from a Secret except the fields that are read from the cache. It
@@ -211,7 +211,7 @@ func Owned(secret *corev1.Secret, owner client.Object) bool {
 
 // Foreign explains why a Secret is not the Secret that Drover created for a Cluster or Host. It returns "" if Drover
 // created the Secret. Callers that find a Secret by its name must call Foreign before they apply or show the Secret's
-// content, because a user who can create Secrets may have created another Secret with that name.
+// content, because a user who can create Secrets may have created a Secret with that name.
 func Foreign(secret *corev1.Secret, owner client.Object, kind string) string {
 	member := memberName(owner)
 	want := ownLabels(member.Name, kind)
@@ -242,14 +242,12 @@ func Foreign(secret *corev1.Secret, owner client.Object, kind string) string {
 // member name.
 func ownLabels(member, kind string) map[string]string {
 	if host, ok := protocol.HostOf(member); ok {
-		return map[string]string{v1.LabelHost: host, v1.LabelSecretKind: hostKinds()[kind]}
+		kinds := map[string]string{
+			v1.SecretKindRegistration: v1.SecretKindHostJoin, v1.SecretKindAgent: v1.SecretKindHostAgent,
+		}
+		return map[string]string{v1.LabelHost: host, v1.LabelSecretKind: kinds[kind]}
 	}
 	return map[string]string{v1.LabelCluster: member, v1.LabelSecretKind: kind}
-}
-
-// hostKinds maps the kinds of a Cluster's Secrets to the kinds of a Host's Secrets.
-func hostKinds() map[string]string {
-	return map[string]string{v1.SecretKindRegistration: v1.SecretKindHostJoin, v1.SecretKindAgent: v1.SecretKindHostAgent}
 }
 
 // Content is the content of a registration Secret apart from the token.

@@ -27,7 +27,7 @@ import (
 // indexed values.
 const TokenHashIndex = "drover.tokenHash"
 
-// IndexTokenHash is the index function for TokenHashIndex.
+// IndexTokenHash computes the indexed values for TokenHashIndex.
 func IndexTokenHash(object client.Object) []string {
 	secret, ok := object.(*corev1.Secret)
 	if !ok || len(secret.Data[KeyToken]) == 0 {
@@ -59,9 +59,9 @@ type Server struct {
 	Settings func() protocol.Settings
 	// Audience returns the audience of connect tokens. The audience identifies the hub.
 	Audience func() string
-	// Refused is called after a client that has a Cluster's token or key was refused.
+	// Refused is called after the hub has refused a client that has a Cluster's token or key.
 	Refused func(cluster types.NamespacedName, reason, message string)
-	// Unproven is called after a client named an existing Cluster without any proof. Any client can cause this call.
+	// Unproven is called after a client has named an existing Cluster without proof. Any client can cause this call.
 	Unproven func(cluster types.NamespacedName, reason, message string)
 	Now      func() time.Time
 	Log      logr.Logger

@@ -22,8 +22,8 @@ import (
 // tokenBytes is the entropy of the tokens that Drover creates: 256 bits.
 const tokenBytes = 32
 
-// tokenForm is the accepted format of a token. A token in this format does not have to be escaped in a URL path.
-// Because of the minimum length, even a token that was chosen by a user is hard to guess.
+// tokenForm is the accepted format of a token. A token in this format does not have to be escaped in a URL path. The
+// minimum length ensures that even a token that a user has chosen is hard to guess.
 var tokenForm = regexp.MustCompile(`^[A-Za-z0-9._~-]{32,256}$`)
 
 // NewToken returns a random join token.

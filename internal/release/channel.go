@@ -27,7 +27,7 @@ import (
 
 // Limits for a request.
 const (
-	// timeout is the time limit for a request, from the name lookup until the response headers have arrived.
+	// timeout is the time limit for a request, from the name lookup to the arrival of the response headers.
 	timeout = 10 * time.Second
 	// maxHeader is the maximum size of a response's headers, in bytes.
 	maxHeader = 32 << 10
@@ -118,7 +118,7 @@ func in(prefixes []netip.Prefix, a netip.Addr) bool {
 func shared() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")} }
 
 // never returns addresses that are not on the public Internet or that can reach other addresses. They include "this
-// network", addresses for protocols and benchmarks, and reserved addresses. In IPv6, they also include site-local
+// network", reserved addresses, and addresses for protocols and benchmarks. In IPv6, they also include site-local
 // addresses, and addresses that embed IPv4 addresses, such as Teredo addresses. The last line contains addresses that
 // look public, but serve credentials of cloud providers: AWS and Google in IPv6, and Alibaba and Azure in IPv4.
 func never() []netip.Prefix {
@@ -135,8 +135,8 @@ func never() []netip.Prefix {
 
 // Latest queries a channel once and returns its current version. The version is the last path element in the Location
 // of a 302, 303, 307 or 308 response. It must contain a digit, so that a login page does not count as a version. Any
-// other response is an error. A Location with the channel's own path is also an error, because it is a redirect from
-// http to https. Errors never contain the URL.
+// other response is an error. A Location with the channel's own path is also an error, because it usually is a redirect
+// from http to https. Errors never contain the URL.
 func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -165,8 +165,8 @@ func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 	return versionOf(req.URL, resp.Header.Values("Location"))
 }
 
-// reason returns the part of an error that is safe to show. It must not disclose anything about the hub's network, for
-// example whether a port is open.
+// reason returns the part of an error that is safe to show. It does not disclose anything about the hub's network, such
+// as whether a port is open.
 func (c *Client) reason(err error) error {
 	var dns *net.DNSError
 	switch {

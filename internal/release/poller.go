@@ -5,6 +5,8 @@ package release
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,7 +17,7 @@ import (
 const (
 	// Interval is the time between queries of a channel. A jitter of ten percent is added to or subtracted from it.
 	Interval = 15 * time.Minute
-	// firstRetry is the delay after the first failed request. It doubles with each failure, up to Interval.
+	// firstRetry is the delay after the first failed request. The delay doubles with each failure, up to Interval.
 	firstRetry = 15 * time.Second
 )
 
@@ -86,11 +88,7 @@ func (p *Poller) OnPolled(f func(channel string)) {
 func (p *Poller) Start(ctx context.Context) error {
 	p.mu.Lock()
 	p.ctx = ctx
-	ended := append([]func(string){}, p.ended...)
-	var waiting []string
-	for channel := range p.channels {
-		waiting = append(waiting, channel)
-	}
+	ended, waiting := slices.Clone(p.ended), slices.Collect(maps.Keys(p.channels))
 	p.mu.Unlock()
 	for _, channel := range waiting {
 		for _, f := range ended {
@@ -179,7 +177,7 @@ func (p *Poller) begin(workspace, channel string, free bool) bool {
 	return true
 }
 
-// leave drops the slots of a workspace when no task needs them anymore.
+// leave drops the slots of a workspace when no task needs them any longer.
 func (p *Poller) leave(workspace string, own *ownSlots) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -203,13 +201,10 @@ func (p *Poller) request(ctx context.Context, channel string) {
 		}
 		c.failures++
 	}
-	c.Next = p.now().Add(jitter(pause))
+	c.Next = p.now().Add(wait.Jitter(pause*9/10, 2.0/9)) // within ten percent of the pause
 	ended := append([]func(string){}, p.ended...)
 	p.mu.Unlock()
 	for _, f := range ended {
 		f(channel)
 	}
 }
-
-// jitter returns a random duration within ten percent of d.
-func jitter(d time.Duration) time.Duration { return wait.Jitter(d*9/10, 2.0/9) }

@@ -13,13 +13,12 @@ import (
 
 // boundaries finds the ends of events in a stream that is read in pieces.
 type boundaries interface {
-	// scan processes the next piece. It returns two offsets in the piece: the end of the first event that ends there,
-	// and the end of the last event that ends there. Both are -1 if no event ends in the piece. A stream starts at a
-	// boundary.
+	// scan processes the next piece. It returns two offsets in the piece: the end of the first event and the end of the
+	// last event that end in it. Both are -1 if no event ends in the piece. A stream starts at a boundary.
 	scan(p []byte) (first, last int)
 }
 
-// boundariesOf selects a way to find the events in a response. In an unknown format, each piece counts as complete,
+// boundariesOf returns boundaries for the format of a response. In an unknown format, each piece counts as complete,
 // because API servers write one event at a time.
 func boundariesOf(h http.Header) boundaries {
 	if encoding := h.Get("Content-Encoding"); encoding != "" && encoding != "identity" {

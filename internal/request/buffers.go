@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// bufferSize is the size of one piece of a response, in bytes. It equals the number of bytes that httputil copies at
-// a time, and it fits into a frame of the tunnel.
+// bufferSize is the size of one piece of a response, in bytes. It equals the number of bytes that httputil copies at a
+// time, and fits in a frame of the tunnel.
 const bufferSize = 32 << 10
 
 // Buffers is a pool of buffers for copying responses. The zero value is ready to use. It is safe for concurrent use.
@@ -31,8 +31,8 @@ func (b *Buffers) Put(buffer []byte) {
 }
 
 // FewWrites prevents httputil.ReverseProxy from flushing the header and each piece of a response of unknown length.
-// ReverseProxy flushes so that clients receive the parts of a stream immediately, but an object or a list is useless
-// before it is complete.
+// Flushing allows clients to receive the parts of a stream immediately, but an object or a list is useless until it is
+// complete.
 func (i Info) FewWrites(response *http.Response) {
 	if i.Resource != "" && i.Subresource == "" && !i.Long && response.ContentLength < 0 {
 		response.ContentLength = 0 // used only to decide whether to flush; the client receives the header

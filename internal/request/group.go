@@ -14,12 +14,12 @@ import (
 type Kind int
 
 const (
-	// Short requests end on their own after a short time.
+	// Short requests end by themselves after a short time.
 	Short Kind = iota
 	// Watch requests can be ended between two events. Clients then continue with another replica.
 	Watch
-	// Session requests last as long as the user wants, and interrupting them is visible to the user. Examples are a shell,
-	// a forwarded port, and a log that is followed.
+	// Session requests last as long as the user wants. Users notice if they are interrupted. Examples are a shell, a
+	// forwarded port, and a log that is followed.
 	Session
 
 	kinds
@@ -82,10 +82,9 @@ func (g *Group) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// EndResponse makes the response to a watch end when any of the given contexts ends, or when the connection to the
-// responder is lost between two events. If the request went through Handler, RenewWatches and EndWatches also end the
-// response. EndResponse must be called before any part of the response is read. It returns false if the response is
-// not a watch.
+// EndResponse ends the response to a watch when one of the given contexts ends, or when the connection to the responder
+// is lost between two events. If the request went through Handler, RenewWatches and EndWatches also end the response.
+// EndResponse must be called before any part of the response is read. It returns false if the response is not a watch.
 func EndResponse(response *http.Response, r *http.Request, with ...context.Context) bool {
 	if KindOf(r) != Watch {
 		return false
@@ -96,7 +95,7 @@ func EndResponse(response *http.Response, r *http.Request, with ...context.Conte
 	return endWatch(response, func(error) bool { return true }, with...)
 }
 
-// RenewWatches ends each of the watches in progress between two events. New watches may start.
+// RenewWatches ends all watches in progress, each between two events. New watches may start.
 func (g *Group) RenewWatches() {
 	g.mu.Lock()
 	end := g.endWatches
@@ -105,7 +104,7 @@ func (g *Group) RenewWatches() {
 	end()
 }
 
-// EndWatches ends all watches between two events. Watches that start later end immediately.
+// EndWatches ends all watches, each between two events. Watches that start later end immediately.
 func (g *Group) EndWatches() {
 	g.mu.Lock()
 	end := g.endWatches

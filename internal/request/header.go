@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Strip removes headers from a user's request if they are meant for the server that received the request, if only a
-// trusted proxy may set them, or if API servers do not use them.
+// Strip removes headers from a user's request: headers that are meant for the server that received the request, headers
+// that only a trusted proxy may set, and headers that API servers do not use.
 func Strip(h http.Header) {
 	for name := range h {
 		if staysHere(name) {
@@ -23,8 +23,8 @@ func staysHere(name string) bool {
 	switch http.CanonicalHeaderKey(name) {
 	case "Authorization", "Cookie", "Cookie2", "Proxy-Authorization", // must not be disclosed to the member
 		"Priority", // would change the order of streams in the tunnel
-		// Origin and Referer name pages of the hub. The member does not serve these pages. SetOrigin sets an origin
-		// that the member serves.
+		// Origin and Referer refer to pages of the hub, which the member does not serve. SetOrigin sets an origin that
+		// the member serves.
 		"Origin", "Referer",
 		// the server sends 100 Continue itself when it reads the body
 		"Expect",
@@ -35,10 +35,10 @@ func staysHere(name string) bool {
 	return hasFoldedPrefix(name, "X-Remote-") || hasFoldedPrefix(name, "X-Forwarded-")
 }
 
-// SetOrigin replaces the Origin header of a request to open a WebSocket with the API server's own origin. API servers
-// open a WebSocket for a watch only if the request has an Origin header, regardless of its value. The caller's Origin
-// header names a page on another server. The server that received the request has already decided whether that page may
-// open a WebSocket.
+// SetOrigin sets the Origin header of a request to open a WebSocket to the API server's own origin. API servers open a
+// WebSocket for a watch only if the request has an Origin header, regardless of its value. The caller's Origin header
+// names a page on another server. The server that received the request has already decided whether that page may open a
+// WebSocket.
 func SetOrigin(h http.Header, server *url.URL) {
 	if asked := h["Upgrade"]; len(asked) > 0 && strings.EqualFold(asked[0], "websocket") {
 		h["Origin"] = []string{server.Scheme + "://" + server.Host}
@@ -47,7 +47,8 @@ func SetOrigin(h http.Header, server *url.URL) {
 
 // IgnoreUpgrade removes an upgrade request for a protocol that the Kubernetes API does not use. The API uses only
 // WebSocket and SPDY/3.1. A server may ignore an upgrade request (RFC 9110, section 7.8), and API servers ignore h2c.
-// If a request to upgrade to another protocol were forwarded, it could become a tunnel for unchecked requests.
+// If a request to upgrade to another protocol were forwarded, the connection could become a tunnel for unchecked
+// requests.
 func IgnoreUpgrade(h http.Header) {
 	asked, asks := h["Upgrade"]
 	known := len(asked) == 1 && (strings.EqualFold(asked[0], "websocket") || strings.EqualFold(asked[0], "SPDY/3.1"))

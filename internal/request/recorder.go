@@ -32,8 +32,7 @@ func NewRecorder(w http.ResponseWriter) *Recorder {
 // OnBegin registers a function that is called with the status when the response starts.
 func (r *Recorder) OnBegin(f func(status int)) { r.begun = f }
 
-// Status returns the status of the response. It is 101 for a hijacked connection, and Aborted as long as there is no
-// response.
+// Status returns the status of the response. It is 101 for a hijacked connection, and Aborted until a response starts.
 func (r *Recorder) Status() int { return r.status }
 
 // WriteHeader implements http.ResponseWriter. Informational responses are ignored.

@@ -23,7 +23,7 @@ type Info struct {
 	// Verb is the RBAC verb: get, list, watch, create, update, patch, delete or deletecollection. For a path that is
 	// not a resource, it is the method in lower case. For an unknown method, it is "".
 	Verb string
-	// Group is the API group, or empty for the core group. Version is the version of the group.
+	// Group is the API group. It is empty for the core group. Version is the version of the group.
 	Group, Version string
 	// Namespace is empty for cluster-scoped objects. For a Namespace object, it is the object's own name.
 	Namespace string
@@ -162,7 +162,7 @@ func (i *Info) lasts(query *lazyQuery) bool {
 	return slices.Contains([]string{"exec", "attach", "portforward", "proxy"}, i.Subresource)
 }
 
-// IsUpgrade reports whether a header asks to switch protocols.
+// IsUpgrade reports whether a header contains a request to switch protocols.
 func IsUpgrade(h http.Header) bool {
 	return len(h["Upgrade"]) > 0 && httpguts.HeaderValuesContainsToken(h["Connection"], "Upgrade")
 }

@@ -11,8 +11,8 @@ import (
 
 // ReadToEnd makes httputil.ReverseProxy deliver all data that the server sends on an upgraded connection, even if the
 // server no longer reads. ReverseProxy closes both connections when a write fails. For example, kubectl sends a ping
-// every 5 s, but a server may have sent all output of a command and closed its connection by then. The write of the
-// ping fails, and a user who reads slowly would lose the rest of the output.
+// every 5 s, but a server may have sent all output of a command and closed its connection by then. The ping then fails,
+// and a user who reads slowly would lose the rest of the output.
 func ReadToEnd(response *http.Response) {
 	if body, ok := response.Body.(upgraded); ok && response.StatusCode == http.StatusSwitchingProtocols {
 		response.Body = &upgradedBody{upgraded: body}
@@ -42,7 +42,7 @@ func (b *upgradedBody) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// CloseWrite fails only if the connection does not support it. ReverseProxy then closes the connection.
+// CloseWrite fails only if the connection does not support it. In that case, ReverseProxy closes the connection.
 func (b *upgradedBody) CloseWrite() error {
 	if err := b.upgraded.CloseWrite(); errors.Is(err, http.ErrNotSupported) {
 		return err

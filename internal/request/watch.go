@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// watchPatience is how long the rest of an event may take to arrive when the watch has to end.
+// watchPatience is how long the rest of an event may take to arrive after the watch has been told to end.
 const watchPatience = 5 * time.Second
 
-// ErrBrokenOff is returned when a watch had to end in the middle of an event.
+// ErrBrokenOff is returned if a watch had to end in the middle of an event.
 var ErrBrokenOff = errors.New("the watch was broken off within an event")
 
 // IsWatch reports whether a request is a watch. A watch never ends on its own. The path may have any prefix. Requests
@@ -99,7 +99,7 @@ func endWatch(response *http.Response, excused func(error) bool, with ...context
 	return true
 }
 
-// end ends the watch now, or at the end of the current event.
+// end ends the watch immediately, or at the end of the current event.
 func (b *watchBody) end() {
 	if b.endNow() {
 		_ = b.source.Close() // ends the read in progress

@@ -37,8 +37,8 @@ type countingListener struct {
 	all *connections
 }
 
-// Accept implements net.Listener. A connection that exceeds the limit for its address costs neither a handshake nor a
-// goroutine.
+// Accept implements net.Listener. If a connection exceeds the limit for its address, it is closed before a handshake or
+// a goroutine is started for it.
 func (l countingListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -90,7 +90,7 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// heldBy counts a connection toward the limit of a new, authenticated holder. If a user already holds too many
+// heldBy counts a connection toward the limit of a new, authenticated holder. If that user already holds too many
 // connections, the connection continues to count toward the limit for its address.
 func (c *countedConn) heldBy(holder string) {
 	c.all.mu.Lock()

@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// lastWords is how long the server waits, before it closes the port, for responses to be sent and for new connections
-	// to send their first request.
+	// lastWords is how long the server waits before it closes the port. During this time, responses are sent, and new
+	// connections can send their first request.
 	lastWords = time.Second
-	// keepBeyond is how much longer agents keep a tunnel than this replica uses it, so that the replica always closes the
-	// tunnel first.
+	// keepBeyond is the time for which agents keep a tunnel after this replica has stopped using it. It ensures that
+	// the replica always closes the tunnel first.
 	keepBeyond = 10 * time.Second
-	// refusedFor is the range of Retry-After, in seconds, for agents that connect while this replica is stopping. The
+	// refusedFor is the maximum Retry-After, in seconds, for agents that connect while this replica is stopping. The
 	// value is random, so that the agents do not all reconnect at the same time.
 	refusedFor = 5
 )
 
 // Stop configures how a Server stops.
 type Stop struct {
-	// Delay is how long new requests are still served. Sessions is how long requests that are still in progress after
-	// Delay may continue.
+	// Delay is how long new requests are still served. Sessions is how long requests in progress may continue after
+	// Delay.
 	Delay, Sessions time.Duration
 	// Calls counts the requests in progress for users and for other replicas.
 	Calls *request.Group
@@ -39,10 +39,6 @@ type Stop struct {
 	// Links maintains the links to other replicas until its context ends. The server cancels this context last. Links
 	// may be nil.
 	Links func(context.Context) error
-}
-
-func newStop(d config.Drain) Stop {
-	return Stop{Delay: d.Delay.Duration, Sessions: d.Sessions.Duration, Calls: request.NewGroup()}
 }
 
 // stop lets all work in progress finish. It calls the closing function when users' next requests should go to another
@@ -110,7 +106,7 @@ func finish(server *http.Server, shut <-chan struct{}) {
 	}
 }
 
-// refuseTunnel asks an agent to connect to another replica.
+// refuseTunnel refuses a tunnel, so that the agent connects to another replica.
 func refuseTunnel(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", strconv.Itoa(int(wait.Jitter(time.Second, refusedFor)/time.Second)))
 	http.Error(w, "this replica of the hub is stopping: connect again to reach another one", http.StatusServiceUnavailable)

@@ -104,7 +104,9 @@ func (l *Leader) Start(ctx context.Context) error {
 	}
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	l.endIfRestored(end)
+	if l.Checkpoints != nil {
+		l.Checkpoints.Restored = func() { end(checkpoint.ErrRestored) }
+	}
 	elected, released := make(chan context.Context, 1), make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: l.lock, Name: leaseName, ReleaseOnCancel: true,
@@ -138,14 +140,6 @@ func (l *Leader) Start(ctx context.Context) error {
 			return err
 		}
 		return errLeaseLost
-	}
-}
-
-// endIfRestored makes the Lease client call end when it finds that the hub's etcd was restored while this replica was
-// running.
-func (l *Leader) endIfRestored(end context.CancelCauseFunc) {
-	if l.Checkpoints != nil {
-		l.Checkpoints.Restored = func() { end(checkpoint.ErrRestored) }
 	}
 }
 

@@ -112,8 +112,8 @@ func (s *Server) Deliveries() delivery.Observer {
 	}
 }
 
-// maxAwaited is the maximum number of owners that a metric names. The owners are sorted, so the metric keeps naming an
-// owner that is awaited for a long time.
+// maxAwaited is the maximum number of owners that a metric names. The owners are sorted, so an owner that is awaited
+// for a long time remains in the metric.
 const maxAwaited = 10
 
 func (t *telemetry) openAudit(cfg config.Audit, logger logr.Logger) (*audit.Log, error) {

@@ -26,8 +26,8 @@ const (
 )
 
 // addOperators adds the ports for probes and for metrics to the manager. Their connections and handshakes are counted
-// separately from those to the port for agents and users, so that probes and scrapes are served regardless of the load
-// on that port. Both operator ports open before the port for agents and users, and close after it.
+// separately from connections to the port for agents and users. As a result, probes and scrapes are served regardless
+// of the load on that port. Both operator ports open before the port for agents and users, and close after it.
 func (s *Server) addOperators(ctx context.Context, mgr ctrl.Manager, cfg config.Config, metrics http.Handler) error {
 	probes, scrapes := http.NewServeMux(), http.NewServeMux()
 	s.probes(ctx, probes)

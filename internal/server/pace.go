@@ -25,8 +25,8 @@ const (
 	// The maximum time that a client waits. A client that would have to wait longer is refused before any work is done
 	// for it, and has to try again. An agent waits for at least 4 s before it tries again (agent/link). If 10,000
 	// agents lose their connection to the hub for a minute, 667 connect in the first second, and a hub with two cores
-	// admits 400 of them. After 12 s, 1,600 agents are waiting, and admitting them takes 4 s. If such an agent were
-	// refused instead of waiting, it would connect half a minute later.
+	// admits 400 of them. After 12 s, 1,600 agents are waiting, and it takes 4 s to admit them. If these agents were
+	// refused instead, they would connect half a minute later.
 	agentsPatience = 6 * time.Second
 	othersPatience = 4 * time.Second
 )
@@ -35,8 +35,8 @@ const (
 var errTooMany = errors.New("too many connections are opened at the same time")
 
 // handshakePace limits the rate of TLS handshakes. Agents and other clients have separate limits, so that neither can
-// starve the other. In each queue, the source addresses take turns, so that a client with many connections delays only
-// its own connections.
+// starve the other. In each queue, the source addresses take turns, so a client with many connections delays only its
+// own connections.
 type handshakePace struct {
 	agents, others *addressQueue
 	refused        func() // called for each refused connection
@@ -48,8 +48,8 @@ func newPace(refused func()) *handshakePace {
 		others: newLane(othersPerCore*cores, paceBurst, othersPatience)}
 }
 
-// addressQueue admits a number of handshakes per second. Each handshake takes one of the burst seats and returns the
-// seat after a fixed time, even if the handshake has not finished, so that a stalling client does not delay others.
+// addressQueue admits a number of handshakes per second. Each handshake takes one of the burst seats. It returns the
+// seat after a fixed time even if it has not finished, so a stalling client does not delay others.
 type addressQueue struct {
 	gate *limit.Gate
 	hold time.Duration
@@ -87,7 +87,7 @@ func (p *handshakePace) configFor(hello *tls.ClientHelloInfo) (*tls.Config, erro
 
 // soundsLikeAgent reports whether the offered protocols suggest that a client is an agent. An agent offers only
 // HTTP/1.1, because it opens a WebSocket. kubectl and browsers offer HTTP/2 first, and the kubelet's probes offer no
-// protocols. This is not a security check, because a client that imitates an agent merely waits in the agents' queue.
+// protocols. This is not a security check: a client that imitates an agent merely waits in the agents' queue.
 func soundsLikeAgent(protocols []string) bool {
 	return slices.Equal(protocols, []string{"http/1.1"})
 }

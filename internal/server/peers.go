@@ -42,9 +42,9 @@ func (s *Server) join(mgr ctrl.Manager, cfg config.Config, hops *limit.Limiter, 
 	s.Members.OnToken(refuseReplays(s.Registration))
 }
 
-// hopLimits limits the requests that other replicas forward to this one. These requests have as many seats as the
-// requests of this replica's own users, but the seats are separate. The same backlog counts the memory for both kinds
-// of requests. There are no limits per user, because the replica that received the request has already applied them.
+// hopLimits limits the requests that other replicas forward to this one. These requests have separate seats, but the
+// same number of seats as requests from this replica's users. The memory for both kinds of requests is counted in the
+// same backlog. There are no limits per user, because the replica that received the request has already applied them.
 func hopLimits(users *limit.Limiter, s limit.Settings, o limit.Observers) *limit.Limiter {
 	s.Short.User, s.Long.User = 0, 0
 	hops := limit.New(s, o)
@@ -62,7 +62,7 @@ func refuseReplays(r *registration.Server) func(members.Peer) {
 	}
 }
 
-// tokenExpires returns a time at which the token that opened a tunnel has expired on every replica. The clock of the
+// tokenExpires returns a time by which the token that opened a tunnel has expired on every replica. The clock of the
 // replica that accepted the token is off by no more than the allowed skew. The result has an upper limit, because the
 // tunnel's epoch may be ahead of all clocks, and the number of tokens that are stored per agent is limited.
 func tokenExpires(p members.Peer, now time.Time) time.Time {

@@ -69,7 +69,7 @@ func (l smallBuffers) Accept() (net.Conn, error) {
 	return conn, err // net/http examines the listener's errors
 }
 
-// port returns the port's HTTP server, which limits the rate of handshakes.
+// port returns the HTTP server for the port. It limits the rate of handshakes.
 func (s *Server) port(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           handler,
@@ -84,8 +84,8 @@ func (s *Server) port(handler http.Handler) *http.Server {
 			GetCertificate:     s.Trust.GetCertificate,
 			GetConfigForClient: s.pace.configFor,
 		},
-		// A receive window limits the unread request bodies of one connection. The library's default of 1 MiB, multiplied by
-		// the number of connections, is too much.
+		// A receive window limits the unread request bodies of one connection. The library's default of 1 MiB per
+		// connection is too much.
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: streamsPerUser, MaxReceiveBufferPerConnection: uploadWindow,
 			MaxReceiveBufferPerStream: uploadWindow,
@@ -113,9 +113,9 @@ func withinHeader(next http.Handler) http.Handler {
 	})
 }
 
-// growStack grows the stack of a request's goroutine to its final size early, while there is little to copy. Without
-// it, the stack would grow when the request reaches the code for the tunnel, WebSocket and TLS, which would take a
-// tenth of the manager's CPU time for a GET.
+// growStack grows the stack of a request's goroutine to its final size early, while there is little to copy. Otherwise,
+// the stack would grow when the request reaches the code for the tunnel, WebSocket and TLS. For a GET request, this
+// would take a tenth of the manager's CPU time.
 //
 //go:noinline
 func growStack(i int) byte {

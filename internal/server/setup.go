@@ -57,7 +57,8 @@ func New(
 	if err != nil {
 		return nil, err
 	}
-	registry := newRegistry(cfg.Limits.Workspace, logger)
+	registry, bounds := members.New(logger.WithName("members"), time.Now), cfg.Limits.Workspace
+	registry.Bound(members.Bounds{ClusterTunnels: bounds.ClusterTunnels, WorkspaceTunnels: bounds.Tunnels})
 	connected := transports{agents: registry.Transports, states: registry.States, clusters: mgr.GetClient()}
 	observed, err := newTelemetry(ctx, cfg.Tracing, mgr.GetConfig().UserAgent, registry.States, logger)
 	if err != nil {
@@ -85,12 +86,11 @@ func New(
 		Members:      registry,
 		Tunnel: observed.tunnels.observe(tunnel.Config{Memory: &tunnel.Memory{}, Repeatable: request.Repeatable,
 			ErrorLog: quietLog(logger)}),
-		Proxy:   handler,
-		SignIn:  issuer,
+		Proxy: handler, SignIn: issuer,
 		Catalog: users.catalog(mgr, ways),
 		Changes: users.changes(mgr, access, ways, observed, unmanaged(led, access, cfg.Namespace)),
 		Ready:   func() error { return cachesSynced(mgr, cfg) },
-		Stop:    newStop(cfg.Drain),
+		Stop:    Stop{Delay: cfg.Drain.Delay.Duration, Sessions: cfg.Drain.Sessions.Duration, Calls: request.NewGroup()},
 		Log:     logger, telemetry: observed, pace: newPace(observed.turnedAway.Inc),
 	}
 	if server.Audit, err = observed.openAudit(cfg.Audit, logger.WithName("audit")); err != nil {
@@ -107,16 +107,10 @@ func New(
 }
 
 // newUsers returns the authentication and authorization of users whose tokens the API server verifies. A user is
-// admitted to a member if at least one of the given ways is open.
+// admitted to a member if at least one of the given ways allows it.
 func newUsers(clients kubernetes.Interface, audiences identity.Audiences, ways identity.Chain) users {
 	authenticator := identity.NewAuthenticator(clients.AuthenticationV1().TokenReviews(), withStreams(audiences))
 	return users{authenticate: authenticator.Authenticate, authorize: ways.Authorize, audiences: audiences}
-}
-
-func newRegistry(limits config.Workspace, log logr.Logger) *members.Registry {
-	registry := members.New(log.WithName("members"), time.Now)
-	registry.Bound(members.Bounds{ClusterTunnels: limits.ClusterTunnels, WorkspaceTunnels: limits.Tunnels})
-	return registry
 }
 
 func (t *telemetry) scrapes() http.Handler {
@@ -216,7 +210,7 @@ func refused(
 	}
 }
 
-// watchPolicies makes every replica watch whether the hub's admission policies are in force.
+// watchPolicies checks continuously, on every replica, whether the hub's admission policies are in force.
 func (t *telemetry) watchPolicies(
 	mgr ctrl.Manager, client admission.AdmissionregistrationV1Interface, log logr.Logger,
 ) error {

@@ -175,8 +175,8 @@ func (c certificates) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// withStreams treats the streams of changes as part of the hub's own API. The streams show the hub's objects, so they
-// do not accept tokens for members.
+// withStreams treats the streams of changes as part of the hub's own API. The streams contain the hub's objects, so
+// they do not accept tokens for members.
 func withStreams(a identity.Audiences) identity.Audiences {
 	member := a.Member
 	a.Member = func(r *http.Request) string {

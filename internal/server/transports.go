@@ -69,7 +69,7 @@ func lastSeen(state members.State, cluster *v1.Cluster) time.Time {
 	return state.LastSeen
 }
 
-// retryUnprocessed converts the errors of tunnels to errors of the proxy. If a tunnel ended before its agent processed
+// retryUnprocessed converts the errors of tunnels to errors of the proxy. If a tunnel ended before the agent processed
 // the request, and there is no other tunnel, the error asks the caller to retry.
 type retryUnprocessed struct{ http.RoundTripper }
 
@@ -88,8 +88,8 @@ func (u retryUnprocessed) RoundTrip(r *http.Request) (*http.Response, error) {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters;clusterroletemplatebindings;projectroletemplatebindings;projects,verbs=get;list;watch
 
 // bound returns the Way for users who have an unexpired binding, according to granted. Every replica reads its own
-// cache, and a failed read grants no access. A binding alone does not grant access to a member that serves all users
-// with the same rights, because these rights may exceed the rights that the binding grants.
+// cache, and a failed read grants no access. If a member serves all users with the same rights, a binding alone does
+// not grant access, because these rights may exceed the rights in the binding.
 func bound(
 	granted func(context.Context, index.Principals, types.NamespacedName, time.Time) (bool, error),
 	alike func(context.Context, types.NamespacedName) (bool, error), now func() time.Time,

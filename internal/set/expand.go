@@ -21,7 +21,7 @@ import (
 // QuotaName is the name of the ResourceQuota in each namespace of a project.
 const QuotaName = "drover-project"
 
-// RolePrefix is the prefix of the name of each ClusterRole in a set. The name of the role template follows the prefix.
+// RolePrefix is the prefix of the name of each ClusterRole in a set. It is followed by the name of the role template.
 const RolePrefix = "drover:"
 
 // PerNamespace is the content for each namespace of a project.
@@ -48,8 +48,9 @@ type Template struct {
 // Namespace is one namespace of the project in the member.
 type Namespace struct {
 	Name string
-	// UID is the UID of the Namespace that was read. If this Namespace has been deleted since, an apply of the labels
-	// with the UID fails with a conflict. Without the UID, it would create the Namespace again.
+	// UID is the UID of the Namespace that was read. If this Namespace has since been deleted, a request that applies
+	// the labels fails with a conflict, because it contains the UID. Without the UID, the request would recreate the
+	// Namespace.
 	UID types.UID
 	// Created is the creation time from the API server. Namespaces are ordered by this time, so a new namespace does
 	// not change the order of existing namespaces.
@@ -148,8 +149,8 @@ func (p *PerNamespace) instances(namespace string, labels map[string]string) []*
 	return out
 }
 
-// labelled returns the part of a Namespace that Drover manages if a user created the Namespace. This part contains
-// neither the project's label nor a label that says that Drover manages the Namespace.
+// labelled returns Drover's part of a Namespace that a user created. This part contains neither the project's label nor
+// a label that says that Drover manages the Namespace.
 func labelled(ns Namespace, labels map[string]string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
 	o.SetName(ns.Name)

@@ -13,9 +13,9 @@ import (
 
 // Quota is the quota of a project in one member.
 type Quota struct {
-	// Total is the quota of all namespaces together. There is no such quota for a resource that is not in Total.
+	// Total is the quota of all namespaces combined. A resource that is not in Total has no such quota.
 	Total corev1.ResourceList `json:"total,omitempty"`
-	// Default is the share of one namespace. No namespace gets a share of a resource that is only in Total.
+	// Default is the share of one namespace. If a resource is only in Total, no namespace gets a share of it.
 	Default corev1.ResourceList `json:"default,omitempty"`
 }
 

@@ -78,7 +78,7 @@ type Set struct {
 	json     []byte
 }
 
-// BaselineOutline is the part of a Baseline's content with which the reports of agents are compared.
+// BaselineOutline is the part of a Baseline's content that is compared with the reports of agents.
 type BaselineOutline struct {
 	// Revision identifies the objects and the role template, and Objects is the number of objects.
 	Revision string
@@ -148,8 +148,8 @@ func encode(s encoded) (raw []byte, digest string, err error) {
 }
 
 // Parse decodes the JSON of a set and returns the set and its content. The set keeps a reference to the raw argument.
-// Parse returns an error if the digest does not match, for example because the hub and the agent know different fields
-// of a set. The error does not contain any part of the content.
+// Parse returns an error if the digest does not match, for example because the hub and the agent support different
+// fields of a set. The error does not contain any part of the content.
 func Parse(raw []byte) (*Set, Content, error) {
 	var s encoded
 	if err := json.Unmarshal(raw, &s); err != nil {
@@ -199,9 +199,9 @@ const (
 	hashLength = 12
 )
 
-// Label returns the value of the label cluster.drover.dev/set for a set's ID. In this value, "." replaces "/". A value
-// that is too long for a label is truncated. It then starts with "kind-" instead of "kind." and ends in a hash of the
-// ID, so that a user cannot choose an ID that results in another ID's label.
+// Label returns the value of the label cluster.drover.dev/set for a set's ID. In this value, "." replaces "/". If the
+// value is too long for a label, it is truncated. It then starts with "kind-" instead of "kind." and ends in a hash of
+// the ID. As a result, users cannot choose an ID that has the same label as another ID.
 func Label(id string) string {
 	value := strings.ReplaceAll(id, "/", ".")
 	if len(value) <= maxLabel {

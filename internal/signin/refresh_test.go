@@ -55,8 +55,15 @@ func (f *fixture) post(path string, fields url.Values) (response, tokens) {
 // session signs in and requests refresh tokens.
 func (f *fixture) session() tokens {
 	f.t.Helper()
+	return f.sessionAt(redirectURI)
+}
+
+// sessionAt is session for the client with a redirect URI.
+func (f *fixture) sessionAt(redirect string) tokens {
+	f.t.Helper()
 	b, verifier := f.browser(), oauth2.GenerateVerifier()
 	config := f.config()
+	config.RedirectURL = redirect
 	config.Scopes = append(config.Scopes, "offline_access")
 	page := f.send(b, http.MethodGet,
 		config.AuthCodeURL("the-state", oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("nonce", "the-nonce")),
@@ -71,7 +78,7 @@ func (f *fixture) session() tokens {
 	}
 	got, t := f.post(grant.PathToken,
 		url.Values{"grant_type": {"authorization_code"}, "client_id": {"kubectl"}, "code": {to.Query().Get("code")},
-			"redirect_uri": {redirectURI}, "code_verifier": {verifier}})
+			"redirect_uri": {redirect}, "code_verifier": {verifier}})
 	if t.Refresh == "" {
 		f.t.Fatalf("the code gives %d %s, want a refresh token", got.code, got.body)
 	}

@@ -64,7 +64,7 @@ type Options struct {
 	// Disabled reports whether a User disables a principal of an AuthProvider. The User names the principal in
 	// spec.principal.
 	Disabled func(ctx context.Context, principal string) (bool, error)
-	// Named returns the given groups that bindings refer to. If they do not all fit into a token, the first groups take
+	// Named returns the given groups that bindings refer to. If they do not all fit in a token, the first groups take
 	// precedence.
 	Named    func(groups []string) ([]string, error)
 	Sessions Bounds
@@ -103,6 +103,7 @@ func New(o Options) *Server {
 	sessions := session.NewStore(o.Client, o.Live, o.Namespace, o.Sessions, o.Now, log)
 	connectors := &upstream.Connectors{Reader: o.Client, Namespace: o.Namespace, Now: o.Now}
 	access := accesstoken.New(o.Issuer, keys, sessions, accounts, o.Audiences.Member, o.Now)
+	own := accesstoken.NewOwn(access, log)
 	members := &direct.Access{
 		Options: o.Direct, URL: o.Issuer, Keyring: keys, Sessions: sessions, Accounts: accounts, Now: o.Now,
 	}
@@ -114,11 +115,11 @@ func New(o Options) *Server {
 		}),
 		grants: grant.New(grant.Options{
 			Issuer: o.Issuer, Keyring: keys, Accounts: accounts, Sessions: sessions, Connectors: connectors,
-			AccessTokens: access, Direct: members, Now: o.Now, Log: log,
+			AccessTokens: access, Own: own, Direct: members, Now: o.Now, Log: log,
 		}),
 		scriptTokens: scripttoken.NewServer(scripttoken.Options{
 			Client: o.Client, Live: o.Live, Namespace: o.Namespace, MaxTTL: o.MaxTTL, Member: o.Audiences.Member,
-			Keyring: keys, Accounts: accounts, AccessTokens: access, Now: o.Now, Log: log,
+			Keyring: keys, Accounts: accounts, AccessTokens: access, Own: own, Now: o.Now, Log: log,
 		}),
 		workloads: workload.NewAuthenticator(workload.Authenticator{
 			Cache: o.Client, Accounts: accounts, Connector: connectors.Get, Audiences: o.Audiences, Now: o.Now, Log: log,

@@ -60,8 +60,13 @@ func (f *fixture) access() string {
 // tokens sends a request to the endpoint of tokens.
 func (f *fixture) tokens(method, path, access, body string) response {
 	f.t.Helper()
-	req, err := http.NewRequestWithContext(f.t.Context(), method, f.server.URL+scripttoken.Path+path,
-		strings.NewReader(body))
+	return f.call(method, scripttoken.Path+path, access, body)
+}
+
+// call sends a request with a token.
+func (f *fixture) call(method, path, access, body string) response {
+	f.t.Helper()
+	req, err := http.NewRequestWithContext(f.t.Context(), method, f.server.URL+path, strings.NewReader(body))
 	if err != nil {
 		f.t.Fatal(err)
 	}

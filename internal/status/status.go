@@ -41,7 +41,7 @@ type Event struct {
 	// Action is the action of the event, in the imperative, for example "Join".
 	Action  string
 	Message string
-	// Rare makes Written keep the time when the event was recorded. See Written.Told.
+	// Rare causes Written to keep the time when the event was recorded. See Written.Told.
 	Rare bool
 }
 

@@ -24,7 +24,7 @@ const (
 )
 
 // Written records a controller's writes to the objects of a kind. It keeps each object until the cache contains the
-// written version, and keeps the time when the object's status was written. Without it, a controller that reads an
+// written version, and keeps the time when the object's status was written. Without Written, a controller that reads an
 // outdated object from the cache would repeat a write or an event. The zero value is ready to use.
 type Written[T client.Object] struct {
 	mu      sync.Mutex // guards the fields below
@@ -40,7 +40,7 @@ type pace struct {
 	told       map[string]time.Time // the times of rare events by reason, for this generation
 }
 
-// Output contains the clients with which a status is written and its events are recorded.
+// Output contains the clients that write a status and record its events.
 type Output struct {
 	Client   client.Client
 	Recorder events.EventRecorder
@@ -51,7 +51,7 @@ type Output struct {
 type Change struct {
 	// Delay is how long to delay the write of the status because the status is about to change again. 0 means no delay.
 	Delay time.Duration
-	// Until is the time after which the status changes without any event. 0 means never.
+	// Until is the time after which the status must be updated even if there is no event. 0 means never.
 	Until time.Duration
 	// Rest is the minimum time between writes. If it is 0, the time grows with each write from one second to ten seconds,
 	// until there is a pause.
@@ -203,7 +203,7 @@ func (w *Written[T]) slow(object T, rest time.Duration, told []string, now time.
 	w.paces[name] = p
 }
 
-// sooner returns the shorter of two waits. 0 means that there is no such wait.
+// sooner returns the shorter of two waits. 0 means that there is no wait.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b > 0 && b < a {
 		return b

@@ -91,8 +91,8 @@ func Copy(s *corev1.Secret) *corev1.Secret {
 	}
 }
 
-// ClaimsOwnership reports whether a label marks an object as owned by a tool. The tool would remove an unknown object
-// with its label.
+// ClaimsOwnership reports whether a label marks an object as owned by a tool. Such a tool would remove an object that
+// has the label but is unknown to the tool.
 func ClaimsOwnership(key string) bool {
 	if key == v1.LabelManagedBy || key == "app.kubernetes.io/instance" {
 		return true
@@ -102,7 +102,7 @@ func ClaimsOwnership(key string) bool {
 		"helm.toolkit.fluxcd.io", "kustomize.toolkit.fluxcd.io"}, domain)
 }
 
-// exceptions returns the namespaces that do not receive a copy, from an annotation of the source.
+// exceptions returns the namespaces that an annotation of the source excludes from receiving a copy.
 func exceptions(s *corev1.Secret) []string {
 	var names []string
 	for name := range strings.SplitSeq(s.Annotations[v1.AnnotationExceptNamespaces], ",") {

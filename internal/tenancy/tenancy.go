@@ -34,13 +34,14 @@ const (
 // Labels of other tools that a project sets or reads.
 const (
 	podSecurityPrefix = "pod-security.kubernetes.io/"
-	// headlampProject makes Headlamp show the namespaces of a project as a Headlamp project across all clusters.
+	// headlampProject causes Headlamp to show the namespaces of a project as a Headlamp project across all clusters.
 	headlampProject = "headlamp.dev/project-id"
 	namespaceName   = "kubernetes.io/metadata.name"
 )
 
 // Content returns the objects of a project for each member, except the copies of Secrets. It omits the namespaces in
-// spec.namespaces that are also in the taken map, because they belong to another project in that member (see Claims).
+// spec.namespaces that are also in the map taken. These namespaces belong to another project in that member (see
+// Claims).
 func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
 	content := set.Content{
 		PerNamespace: &set.PerNamespace{

@@ -28,7 +28,7 @@ const exportTimeout = 10 * time.Second
 
 // exporter sends spans as OTLP messages, in JSON over HTTP. It replaces the SDK's exporter, which would add gRPC and
 // protobuf to the agent and make its binary 50% larger. A batch that cannot be sent is dropped, because spans are not
-// worth the memory of a queue.
+// worth the memory that a queue would need.
 type exporter struct {
 	url     string
 	header  http.Header
@@ -112,8 +112,8 @@ func first(lookup func(string) (string, bool), names ...string) string {
 	return ""
 }
 
-// ExportSpans implements sdk.SpanExporter. It logs a message when sending first fails, and another when it succeeds
-// again.
+// ExportSpans implements sdk.SpanExporter. It logs a message when sending fails for the first time, and another message
+// when sending succeeds again.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	err := e.send(ctx, spans)
 	switch was := e.failing.Swap(err != nil); {

@@ -109,7 +109,7 @@ func encodeContext(c trace.SpanContext) otlpContext {
 		Flags: uint32(c.TraceFlags())}
 }
 
-// encodeAttributes writes lists as text. Drover's spans contain no lists.
+// encodeAttributes encodes lists as text. Drover's spans contain no lists.
 func encodeAttributes(attributes []attribute.KeyValue) []otlpAttribute {
 	var out []otlpAttribute
 	for _, a := range attributes {

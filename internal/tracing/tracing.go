@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tracing creates OpenTelemetry spans for requests and propagates the trace context of each request from the
-// hub to its replicas, agents and API servers.
+// Package tracing creates OpenTelemetry spans for requests, and propagates the trace context from the hub to its
+// replicas, agents and API servers.
 //
 // A nil *Tracer does nothing. Spans never contain the name of a person, a path, a query, a header or a body.
 package tracing
@@ -41,7 +41,7 @@ const (
 // can also send requests.
 const maxText = 128
 
-// Options are the options of a Tracer.
+// Options configures a Tracer.
 type Options struct {
 	// Endpoint is the base URL of a collector that accepts OTLP over HTTP. The tracer appends /v1/traces to it. An
 	// empty Endpoint turns tracing off.
@@ -110,8 +110,8 @@ type About struct {
 }
 
 // Entrance serves requests from clients outside Drover. Each request starts a new trace. A trace context in the
-// client's headers is only added as a link, because a client that could continue a trace could control sampling and add
-// spans to other clients' traces. These headers are removed even if tracing is off.
+// client's headers is only added as a link. A client that could continue a trace could control sampling, and add spans
+// to other clients' traces. These headers are removed even if tracing is off.
 func (t *Tracer) Entrance(next http.Handler, about func(*http.Request) About) http.Handler {
 	if t == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

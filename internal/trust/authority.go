@@ -29,12 +29,12 @@ const (
 	AuthorityLifetime = 10 * 365 * 24 * time.Hour
 	ServingLifetime   = 30 * 24 * time.Hour
 
-	// backdate is how far in the past a certificate's validity starts, to allow for clocks that are behind the hub's
+	// backdate is how far in the past a certificate's validity starts. It allows for clocks that are behind the hub's
 	// clock.
 	backdate = time.Hour
 )
 
-// KeyPair is a certificate together with its private key. Both are PEM-encoded.
+// KeyPair is a certificate and its private key. Both are PEM-encoded.
 type KeyPair struct {
 	Cert []byte
 	Key  []byte
@@ -163,7 +163,7 @@ func issue(authority KeyPair, hosts []string, usages []x509.ExtKeyUsage, now tim
 	return &cert, nil
 }
 
-// RenewAt returns the time when a certificate should be replaced, which is when a third of its lifetime remains.
+// RenewAt returns the time when a certificate should be replaced. At that time, a third of its lifetime remains.
 func RenewAt(cert *x509.Certificate) time.Time {
 	return cert.NotAfter.Add(-cert.NotAfter.Sub(cert.NotBefore) / 3)
 }

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// State is the hub's identity and its authority, together with the certificates for clients that trust only an
+// State contains the hub's identity and its authority. It also contains the certificates for clients that trust only an
 // earlier authority.
 type State struct {
 	// Identity identifies the hub in the tokens of its agents. It stays the same when the authority changes or when
@@ -35,8 +35,8 @@ type State struct {
 
 // Timing of the replacement of an authority.
 const (
-	// RenewBefore is how long before its expiry an authority is replaced automatically. Within this time, users can
-	// add the next authority to their kubeconfigs.
+	// RenewBefore is how long before its expiry an authority is replaced automatically. During this time, users can add
+	// the next authority to their kubeconfigs.
 	RenewBefore = 365 * 24 * time.Hour
 	// RetireAfter is how long a replaced authority is still announced to agents.
 	RetireAfter = 30 * 24 * time.Hour
@@ -79,8 +79,8 @@ const (
 	StepRevoke Step = "Revoke"
 )
 
-// Decision is the next step with its reason, and the time of the next decision. A zero time means that the next
-// decision is due only after something has changed.
+// Decision is the next step with its reason, and the time of the next decision. If that time is zero, the next decision
+// is due only after something has changed.
 type Decision struct {
 	Step   Step
 	Why    string

@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Keys of the Secret that contains a State. ca.crt is the bundle for clients that have to trust the hub. The hub
-// itself does not read ca.crt.
+// Keys of the Secret that contains a State. ca.crt is the bundle for clients that need to trust the hub. The hub itself
+// does not read ca.crt.
 const (
 	keyBundle     = "ca.crt"
 	keyActiveCert = "active.crt"

@@ -17,8 +17,8 @@ import (
 // with the reason and also returns the reason as an error. The handler that calls Accept can return immediately, and
 // the session continues.
 //
-// The caller must already have authenticated the request with a credential that a browser does not send on its own,
-// so a cookie is not sufficient. The server that received the request must not speak HTTP/2 and should have
+// The caller must already have authenticated the request with a credential that browsers do not send automatically. A
+// cookie is therefore not sufficient. The server that received the request must not speak HTTP/2 and should have
 // ReadHeaderTimeout set.
 func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error) {
 	if status, err := refusal(r); err != nil {

@@ -48,9 +48,9 @@ const (
 // Config contains the settings of both ends. A zero value selects the default. The defaults are suitable for
 // production. Other values are meant for tests and for unusual networks.
 type Config struct {
-	// StreamWindow is the initial number of bytes that one stream may have in flight. A stream whose reader never
-	// reads uses this much memory. The default is 1 MiB, which allows 20 MB/s with a round-trip time of 50 ms. The
-	// maximum is 2^30.
+	// StreamWindow is the initial number of bytes that one stream may have in flight. If a stream is never read, it
+	// uses this much memory. The default is 1 MiB, which allows 20 MB/s with a round-trip time of 50 ms. The maximum is
+	// 2^30.
 	StreamWindow int
 
 	// MaxStreamWindow is the maximum size of a stream's window, in bytes. A window grows if the stream is read faster
@@ -61,8 +61,8 @@ type Config struct {
 	// default is 15 s.
 	PingInterval time.Duration
 
-	// PingTimeout is how long the other end may take to respond to a ping. The tunnel ends if the other end takes
-	// longer. The default is 10 s.
+	// PingTimeout is how long the other end may take to respond to a ping. If it takes longer, the tunnel ends. The
+	// default is 10 s.
 	PingTimeout time.Duration
 
 	// WriteTimeout is how long the network may go without accepting data before the tunnel ends. The default is 20 s.
@@ -88,14 +88,14 @@ type Config struct {
 	// By default, GET, HEAD and OPTIONS requests are repeatable. Repeatable is used only on the hub.
 	Repeatable func(*http.Request) bool
 
-	// Memory is shared by all tunnels of a process. It provides buffers, so that idle tunnels do not need their own, and
-	// limits the growth of all windows together. If it is nil, the tunnel has its own Memory.
+	// Memory is shared by all tunnels of a process. It provides buffers, so that idle tunnels do not need their own,
+	// and limits the total growth of all windows. If it is nil, the tunnel has its own Memory.
 	Memory *Memory
 
 	// Observer receives events from the tunnel, for metrics and debugging.
 	Observer Observer
 
-	// When the session has ended, OnEnd is called once on the hub. Its argument is the value of Session.Err. It must
+	// OnEnd is called once on the hub, after the session has ended. Its argument is the value of Session.Err. It must
 	// not block, because it runs in the goroutine that detects the end.
 	OnEnd func(error)
 

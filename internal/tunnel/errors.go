@@ -89,8 +89,8 @@ func (e *HandshakeError) Error() string {
 	return text
 }
 
-// readFailure returns the reason for an error from reading the network. An error that is neither the end of the
-// stream nor a network error comes from the parser for WebSocket frames, which has no specific error type.
+// readFailure returns the reason for an error from reading the network. If the error is neither the end of the stream
+// nor a network error, it comes from the parser for WebSocket frames, which has no specific error type.
 func readFailure(err error) error {
 	var (
 		closed  *websocket.CloseError

@@ -93,8 +93,8 @@ func (s *frameScanner) scan(p []byte) ([]byte, error) {
 	return out, nil
 }
 
-// wantsContent parses the frame header once the header is complete. It reports whether the visitor needs the frame's
-// content but the content is not complete yet.
+// wantsContent parses the frame header once the header is complete. It returns true if the visitor needs the frame's
+// content and the content is not complete yet.
 func (s *frameScanner) wantsContent() bool {
 	if s.want > frameHeadSize {
 		return false

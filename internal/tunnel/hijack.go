@@ -228,7 +228,7 @@ func (c *hijackedConn) send(p []byte) error {
 	return nil
 }
 
-// CloseWrite signals to the hub's side that no more data follows. The connection can still be read.
+// CloseWrite signals to the hub's side that no more data will follow. The connection can still be read.
 func (c *hijackedConn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -248,9 +248,8 @@ func (c *hijackedConn) Close() error {
 	return nil
 }
 
-// detach closes the connection and prevents any further use of the response, because net/http2 does not allow the
-// response to be used after the handler has returned. A Write that is stuck has upgradeLinger to finish. After that,
-// the stream is reset.
+// detach closes the connection and prevents any further use of the response. net/http2 does not allow a response to be
+// used after its handler has returned. A Write that is stuck has upgradeLinger to finish. Then the stream is reset.
 func (c *hijackedConn) detach() {
 	_ = c.Close()
 	over := make(chan struct{})

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// slowWrite is the minimum wait for the network that makes a write slow. Slow writes are reported to the observer.
+// slowWrite is the minimum time that a write must wait for the network before it counts as slow. Slow writes are
+// reported to the observer.
 const slowWrite = 100 * time.Millisecond
 
 // link is the connection below HTTP/2. It records when the peer last sent data. It also keeps the first reason why the

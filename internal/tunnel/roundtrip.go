@@ -57,8 +57,8 @@ func (s *Session) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.exchange(r, !h2.HasBody(r))
 }
 
-// exchange sends a request. The fields in upgrade ask for an upgrade. If the request fails, the error matches
-// ErrNotProcessed if the request may be sent again. repeatable reports whether the request's body allows this.
+// exchange sends a request. The fields in upgrade request an upgrade. If the request fails and may be sent again, the
+// error matches ErrNotProcessed. repeatable reports whether the request's body allows this.
 func (s *Session) exchange(r *http.Request, repeatable bool, upgrade ...h2.Field) (*http.Response, error) {
 	s.streams.Add(1)
 	release := sync.OnceFunc(func() { s.streams.Add(-1) })
@@ -97,7 +97,7 @@ func (b *responseBody) Close() error {
 	return b.ReadCloser.Close() // return the body's error unchanged
 }
 
-// explain adds to an HTTP/2 error the details that the caller needs.
+// explain returns an HTTP/2 error with the details that the caller needs.
 func (s *Session) explain(r *http.Request, err error, repeatable, upgrade bool) error {
 	var (
 		reset  http2.StreamError
@@ -133,7 +133,7 @@ func reads(r *http.Request) bool {
 }
 
 // goingAway reports whether the agent has announced that it accepts no more requests. The agent finishes the requests
-// that it has accepted, and does not process later ones. If a request fails now, it was therefore sent too late, unless
+// that it has accepted, and does not process later ones. Therefore, a request that fails now was sent too late, unless
 // the request's own body failed.
 func (s *Session) goingAway() bool {
 	if cause := s.Err(); cause != nil {

@@ -68,8 +68,8 @@ func (c *Conn) Serve(ctx context.Context, h http.Handler) error {
 	return fmt.Errorf("serve tunnel: %w", c.link.err())
 }
 
-// awaitHub waits for the hub's first byte. Without it, net/http2 would allow the hub only 2 s after its server has
-// started, which is not enough for a hub that accepts thousands of agents at the same time.
+// awaitHub waits for the hub's first byte. Otherwise, net/http2 would allow the hub only 2 s after its server has
+// started. This is not enough for a hub that accepts thousands of agents at the same time.
 func (c *Conn) awaitHub(ctx context.Context) error {
 	stopWatching := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stopWatching()
@@ -114,8 +114,8 @@ func (c *peekConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// servingConn reports when net/http2 writes its first frame. Shutdown says nothing to a connection before that, because
-// net/http2 does not know the connection yet.
+// servingConn reports when net/http2 writes its first frame. Shutdown does not notify a connection before that, because
+// the connection is still unknown to net/http2.
 type servingConn struct {
 	*link
 	once  sync.Once

@@ -139,7 +139,7 @@ func (k *keepalive) start() {
 	k.timer = time.AfterFunc(k.interval, k.check)
 }
 
-// stop stops the timer at the end of the session. A check that is already running detects the end on its own.
+// stop stops the timer at the end of the session. A check that is already running detects the end by itself.
 func (k *keepalive) stop() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

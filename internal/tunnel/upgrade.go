@@ -110,13 +110,13 @@ func (u *upgradedStream) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// CloseWrite signals to the target that no more data follows. The stream can still be read.
+// CloseWrite signals to the target that no more data will follow. The stream can still be read.
 func (u *upgradedStream) CloseWrite() error {
 	return u.writer.Close() // Close always returns nil
 }
 
-// Close closes both directions. Data that has already been written still arrives, as it does with a socket. Resetting
-// the stream immediately would lose this data.
+// Close closes both directions. As with a socket, data that has already been written still arrives. It would be lost if
+// the stream were reset immediately.
 func (u *upgradedStream) Close() error {
 	u.closing.Do(func() {
 		u.mu.Lock()

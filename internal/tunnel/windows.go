@@ -15,7 +15,7 @@ import (
 
 // Limits on the memory of windows beyond Config.StreamWindow.
 const (
-	growthPerTunnel = 32 << 20 // in bytes, for all streams of a tunnel together
+	growthPerTunnel = 32 << 20 // in bytes, for all streams of a tunnel combined
 	growthShared    = 64 << 20 // in bytes, for all tunnels that share a Memory
 	settingWindow   = 4        // SETTINGS_INITIAL_WINDOW_SIZE
 	// fewer unread bytes are ignored, because HTTP/2 reports reads in steps of 4 KiB
@@ -40,9 +40,9 @@ func (m *Memory) shrink(bytes int64) { m.grown.Add(-bytes) }
 
 // windows lets the window of a stream grow until it covers the data that is in flight during a round trip. net/http2
 // supports only a single, fixed window size for all streams. For this reason, net/http2 and the hub's client are
-// configured with the maximum window, but windows announces the initial window to the other end. If a whole window of
-// a stream is read within two round trips, windows adds bytes to the stream's next WINDOW_UPDATE. It also checks that
-// the other end respects the announced windows.
+// configured with the maximum window. However, windows announces the initial window to the other end. If a whole window
+// of a stream is read within two round trips, windows adds bytes to the stream's next WINDOW_UPDATE. It also checks
+// that the other end respects the announced windows.
 type windows struct {
 	initial, most int64
 	client        bool // set if this end opens the streams

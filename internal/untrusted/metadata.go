@@ -35,7 +35,7 @@ type Metadata struct {
 	Owners []string
 }
 
-// Trim drops the rest of an object's metadata. It is idempotent. It does not modify the object's existing maps and
+// Trim removes all other metadata from an object. It is idempotent. It does not modify the object's existing maps and
 // slices.
 func (k Metadata) Trim(o metav1.Object) {
 	o.SetManagedFields(nil)

@@ -25,15 +25,16 @@ type Bounds struct {
 	Nodes int
 	// Depth is the maximum nesting depth of objects and lists.
 	Depth int
-	// Items is the maximum number of items in a list of Kubernetes objects, or 0 if only Nodes limits them. A short text
-	// such as {} can become a large Go struct. Elements of all lists and objects directly in the text's value count.
+	// Items is the maximum number of items in a list of Kubernetes objects, or 0 if only Nodes limits them. A short
+	// text such as {} can become a large Go struct. All elements of the lists and objects that are directly inside the
+	// top-level value are counted.
 	Items int
 }
 
 // Small returns limits for a credential, a claim, a note, or a response with few fields.
 func Small() Bounds { return Bounds{Bytes: 64 << 10, Nodes: 4096, Depth: 16} }
 
-// Large returns limits for a Kubernetes object, or a message between hub and agent.
+// Large returns limits for a Kubernetes object, or for a message between the hub and an agent.
 func Large() Bounds { return Bounds{Bytes: 1 << 20, Nodes: 32 << 10, Depth: 64} }
 
 // WithBytes returns a copy of the limits with another maximum length.
@@ -82,8 +83,7 @@ func StrictJSON(raw []byte, into any, bounds Bounds) error {
 	return nil
 }
 
-// ReadJSON reads one JSON value up to the end of the input, and decodes it. It reads at most one byte beyond the
-// limit.
+// ReadJSON reads the input to its end, and decodes one JSON value. It reads at most one byte beyond the limit.
 func ReadJSON(from io.Reader, into any, bounds Bounds) error {
 	raw, err := io.ReadAll(io.LimitReader(from, int64(bounds.Bytes)+1))
 	if err != nil {

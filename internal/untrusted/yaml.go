@@ -17,12 +17,12 @@ import (
 const marksPerNode = 4
 
 // marksPerDirective is the number of marks that one directive counts as. The parser compares each %TAG directive with
-// all earlier ones, so 50,000 directives take seconds.
+// all earlier directives, so it takes seconds to parse 50,000 of them.
 const marksPerDirective = 16
 
 // AsJSON converts the first document of a YAML text to JSON in the same way as sigs.k8s.io/yaml. It rejects features
-// with which an author can hide content from a reader or repeat content: anchors, aliases, merge keys, tags and
-// duplicate keys. The YAML 1.1 booleans, such as yes and off, are treated as strings.
+// that can hide content from a reader or repeat content: anchors, aliases, merge keys, tags and duplicate keys. The
+// YAML 1.1 booleans, such as yes and off, are treated as strings.
 //
 // Its errors do not contain any part of the text.
 func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
@@ -75,9 +75,9 @@ func marks(raw []byte) int {
 	return count
 }
 
-// endsLine reports whether a byte may end a line of YAML. Non-ASCII bytes may end a line, because they can be part of
-// YAML's other line breaks or of the byte order mark. A zero byte may end a line, because it is next to a line feed
-// in UTF-16.
+// endsLine reports whether a byte may end a line of YAML. Non-ASCII bytes are included, because they can be part of
+// YAML's other line breaks or of the byte order mark. The zero byte is included, because it is next to a line feed in
+// UTF-16.
 func endsLine(c byte) bool { return c == '\n' || c == '\r' || c == 0 || c >= 0x80 }
 
 type writer struct {

@@ -46,8 +46,8 @@ const (
 	// ReasonBootstrapRefused means that the bootstrap data uses a feature that Drover does not support on Hosts. The
 	// message names the feature.
 	ReasonBootstrapRefused = "BootstrapRefused"
-	// ReasonNoHost means that the workspace has no available Host that the machine can take. The message says why, with
-	// the number of Hosts for each reason.
+	// ReasonNoHost means that the workspace has no available Host that the machine can claim. The message says why, and
+	// gives the number of Hosts for each reason.
 	ReasonNoHost = "NoHost"
 	// ReasonBootstrapping means that the Host is running the bootstrap.
 	ReasonBootstrapping = "Bootstrapping"
@@ -75,7 +75,7 @@ const (
 
 // Reasons of the EtcdScheduled condition.
 const (
-	// ReasonScheduled means that the schedule is valid. To check whether snapshots succeed, see the latest EtcdSnapshot.
+	// ReasonScheduled means that the schedule is valid. The latest EtcdSnapshot shows whether snapshots succeed.
 	ReasonScheduled = "Scheduled"
 	// ReasonScheduleInvalid means that the schedule cannot be parsed, or that it never matches a time.
 	ReasonScheduleInvalid = "ScheduleInvalid"

@@ -9,7 +9,7 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// DroverMachine represents the infrastructure of a Cluster API Machine. It takes one available Host in its namespace.
+// DroverMachine represents the infrastructure of a Cluster API Machine. It claims one available Host in its namespace.
 // When the Machine is deleted, the Host is cleaned and becomes available again.
 //
 // +kubebuilder:object:root=true
@@ -29,7 +29,7 @@ type DroverMachine struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec defines which Hosts the machine can take and which tasks it carries out.
+	// spec defines which Hosts the machine can claim and which tasks it carries out.
 	// +optional
 	Spec DroverMachineSpec `json:"spec,omitzero"`
 
@@ -49,15 +49,15 @@ type DroverMachineList struct {
 
 // DroverMachineSpec is the desired state of a DroverMachine.
 type DroverMachineSpec struct {
-	// providerID identifies the machine's Host, in the format "drover://<workspace>/<host>". The provisioner sets it when
-	// the machine takes a Host.
+	// providerID identifies the machine's Host, in the format "drover://<workspace>/<host>". The provisioner sets it
+	// when the machine claims a Host.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
 
-	// hostSelector selects, by their labels, the Hosts in the same namespace that the machine can take. By default, the
-	// machine can take any available Host.
+	// hostSelector is a label selector for the Hosts that the machine can claim. Only Hosts in the same namespace are
+	// considered. By default, the machine can claim any available Host.
 	// +optional
 	HostSelector *metav1.LabelSelector `json:"hostSelector,omitempty"`
 
@@ -242,8 +242,8 @@ type UpdateTask struct {
 
 // AntiAffinity keeps the machines of a control plane, or of a MachineDeployment, on different hardware.
 type AntiAffinity struct {
-	// topologyKey is the key of a label on Hosts. Two machines of the same control plane or MachineDeployment never take
-	// Hosts with the same value of this label. Hosts without the label are not taken.
+	// topologyKey is the key of a label on Hosts. Two machines of the same control plane or MachineDeployment never
+	// claim Hosts with the same value of this label. Hosts without the label are never claimed.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
@@ -260,7 +260,7 @@ type DroverMachineStatus struct {
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 
-	// hostName is the name of the Host that the machine has taken.
+	// hostName is the name of the Host that the machine has claimed.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	HostName string `json:"hostName,omitempty"`

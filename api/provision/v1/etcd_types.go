@@ -133,7 +133,7 @@ type EtcdSnapshot struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed: create another EtcdSnapshot"
 	Spec EtcdSnapshotSpec `json:"spec"`
 
-	// status describes the progress of the snapshot and its location.
+	// status describes the progress and the location of the snapshot.
 	// +optional
 	// +kubebuilder:default={phase: "Pending", conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for its cluster to be reconciled", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status EtcdSnapshotStatus `json:"status,omitzero"`

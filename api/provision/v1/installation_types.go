@@ -150,8 +150,8 @@ type ClusterInstallationSpec struct {
 	Etcd Etcd `json:"etcd,omitempty,omitzero"`
 
 	// encryptionKeyRotation is a counter. Whenever it is increased, one server rotates the keys that encrypt Secrets.
-	// The servers are then restarted one at a time. With k3s, serverConfig must contain {secrets-encryption: true} from
-	// the start. RKE2 always encrypts Secrets. encryptionKeyRotation defaults to 0.
+	// The servers are then restarted one at a time. With k3s, serverConfig must contain {secrets-encryption: true} when
+	// the cluster is installed. RKE2 always encrypts Secrets. encryptionKeyRotation defaults to 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	EncryptionKeyRotation int64 `json:"encryptionKeyRotation,omitempty"`
@@ -230,7 +230,7 @@ type ClusterInstallationStatus struct {
 	// +optional
 	Summary string `json:"summary,omitempty"`
 
-	// hosts is the number of hosts that belong to the cluster or are leaving it.
+	// hosts is the number of hosts that belong to the cluster or are being removed from it.
 	// +optional
 	Hosts int32 `json:"hosts,omitempty"`
 	// ready is the number of hosts that match the spec.

@@ -31,10 +31,7 @@ import (
 
 // bundled returns the kinds of objects that a bundle contains. A bundle must never contain Secrets or ConfigMaps.
 func bundled() []schema.GroupVersionKind {
-	var all []schema.GroupVersionKind
-	for _, kind := range kinds.All() {
-		all = append(all, v1.GroupVersion.WithKind(kind.Name))
-	}
+	all := cli.Map(kinds.All(), func(k kinds.Kind) schema.GroupVersionKind { return v1.GroupVersion.WithKind(k.Name) })
 	return append(all, ofManager()...)
 }
 

@@ -158,11 +158,7 @@ var agentStates = map[string]string{
 
 // Names returns the names of the agents' Clusters.
 func (l agentList) Names() []string {
-	var names []string
-	for _, a := range l.Agents {
-		names = append(names, a.Workspace+"/"+a.Cluster)
-	}
-	return names
+	return cli.Map(l.Agents, func(a agentRow) string { return a.Workspace + "/" + a.Cluster })
 }
 
 // Text formats a table for users, followed by the number of agents in each state.

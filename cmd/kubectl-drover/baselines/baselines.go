@@ -90,11 +90,7 @@ func countOf(b *v1.Baseline) v1.ClusterCount {
 
 // Names returns the names of the Baselines.
 func (l baselineList) Names() []string {
-	var names []string
-	for _, r := range l.Baselines {
-		names = append(names, r.Name)
-	}
-	return names
+	return cli.Map(l.Baselines, func(r baselineRow) string { return r.Name })
 }
 
 // Text formats a table for users.

@@ -94,11 +94,7 @@ func revisionsOf(b *v1.Baseline) revisionList {
 
 // Names returns the revisions.
 func (l revisionList) Names() []string {
-	var names []string
-	for _, r := range l.Revisions {
-		names = append(names, r.Revision)
-	}
-	return names
+	return cli.Map(l.Revisions, func(r revisionRow) string { return r.Revision })
 }
 
 // Text formats a table for users.

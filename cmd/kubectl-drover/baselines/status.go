@@ -197,11 +197,7 @@ func rank(state string) int {
 
 // Names returns the names of the members.
 func (a *answer) Names() []string {
-	var names []string
-	for _, m := range a.Members {
-		names = append(names, m.Cluster)
-	}
-	return names
+	return cli.Map(a.Members, func(m member) string { return m.Cluster })
 }
 
 // Text describes the Baseline, and the members that have failed or are away.

@@ -71,20 +71,13 @@ func (o *Options) names(ctx context.Context, kind schema.GroupVersionKind, where
 	if err != nil {
 		return nil
 	}
-	var options []client.ListOption
-	for _, option := range where {
-		options = append(options, option(h))
-	}
+	options := Map(where, func(option func(*Hub) client.ListOption) client.ListOption { return option(h) })
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(kind)
 	if err := h.List(ctx, list, options...); err != nil {
 		return nil
 	}
-	var found []string
-	for i := range list.Items {
-		found = append(found, list.Items[i].Name)
-	}
-	return found
+	return Map(list.Items, func(o metav1.PartialObjectMetadata) string { return o.Name })
 }
 
 // CompleteNames completes the names of objects of a Drover kind in the workspace.

@@ -143,6 +143,15 @@ func (o *Options) Listing(c *cobra.Command, read func(context.Context, *Hub) (Li
 	return c
 }
 
+// Map returns the results of f for the elements of a list.
+func Map[T, R any](list []T, f func(T) R) []R {
+	var results []R
+	for _, element := range list {
+		results = append(results, f(element))
+	}
+	return results
+}
+
 // Table formats rows below a header. The header is a string in which tabs separate the columns.
 func Table(header string, rows [][]string) string {
 	var b strings.Builder

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -113,10 +114,7 @@ func (e *exporter) run(ctx context.Context) error {
 	if missing := e.Missing(objects); len(missing) > 0 {
 		return fmt.Errorf("rancher has no cluster %s", strings.Join(missing, ", "))
 	}
-	var unread []string
-	for _, u := range objects.Unread {
-		unread = append(unread, u.What+": "+u.Why)
-	}
+	unread := cli.Map(objects.Unread, func(u rancher.Unread) string { return u.What + ": " + u.Why })
 	incomplete := fmt.Errorf("not everything could be read:\n%s", strings.Join(unread, "\n"))
 	if len(unread) > 0 && !e.partial {
 		return fmt.Errorf("nothing was written, because the files of the missing objects would be removed. Use --partial to "+
@@ -200,12 +198,7 @@ func sameFile(a, b string) bool {
 func (e *exporter) summary(r rancher.Report) string {
 	var b strings.Builder
 	cli.Say(&b, "Written to %s:\n", e.dir)
-	var kinds []string
-	for kind := range r.Exported {
-		kinds = append(kinds, kind)
-	}
-	slices.Sort(kinds)
-	for _, kind := range kinds {
+	for _, kind := range slices.Sorted(maps.Keys(r.Exported)) {
 		fmt.Fprintf(&b, "  %d %s\n", r.Exported[kind], kind)
 	}
 	fmt.Fprintf(&b, "%d findings need a decision, %d are omitted, %d differ, %d have no counterpart.\n",

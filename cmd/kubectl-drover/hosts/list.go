@@ -89,11 +89,7 @@ func readHosts(ctx context.Context, h *cli.Hub) (hostList, error) {
 
 // Names returns the names of the Hosts.
 func (l hostList) Names() []string {
-	var names []string
-	for _, r := range l.Hosts {
-		names = append(names, r.Name)
-	}
-	return names
+	return cli.Map(l.Hosts, func(r hostRow) string { return r.Name })
 }
 
 // Text formats a table for users.
@@ -101,11 +97,9 @@ func (l hostList) Text() string {
 	if len(l.Hosts) == 0 {
 		return "There are no Hosts. Create one with \"kubectl drover host join NAME\".\n"
 	}
-	var rows [][]string
-	for _, r := range l.Hosts {
-		rows = append(rows, cli.PlainCells(
-			r.Workspace, r.Name, r.State, r.Ready, r.Reason, r.Consumer, r.OS, r.Arch, r.Agent, r.Message))
-	}
+	rows := cli.Map(l.Hosts, func(r hostRow) []string {
+		return cli.PlainCells(r.Workspace, r.Name, r.State, r.Ready, r.Reason, r.Consumer, r.OS, r.Arch, r.Agent, r.Message)
+	})
 	return cli.Table("WORKSPACE\tNAME\tSTATE\tREADY\tREASON\tCONSUMER\tOS\tARCH\tAGENT\tMESSAGE", rows)
 }
 

@@ -169,11 +169,7 @@ type projectList struct {
 
 // Names returns the names of the Projects.
 func (l projectList) Names() []string {
-	var names []string
-	for _, p := range l.Projects {
-		names = append(names, p.Name)
-	}
-	return names
+	return cli.Map(l.Projects, func(p projectRow) string { return p.Name })
 }
 
 func newList(o *cli.Options) *cobra.Command {

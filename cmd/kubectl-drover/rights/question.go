@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -82,14 +83,11 @@ func (o *options) locate(ctx context.Context, h *cli.Hub) error {
 	if h.List(ctx, &all, client.MatchingFields{"metadata.name": o.cluster}) != nil {
 		return nil // the user may list only some workspaces; gather reports that the Cluster is not in this one
 	}
-	var names []string
-	for i := range all.Items {
-		names = append(names, client.ObjectKeyFromObject(&all.Items[i]).String())
-	}
-	if len(names) > 1 {
+	if len(all.Items) > 1 {
+		names := cli.Map(all.Items, func(c v1.Cluster) string { return client.ObjectKeyFromObject(&c).String() })
 		return fmt.Errorf("several workspaces have a Cluster %s: use %s", cli.Visible(o.cluster), strings.Join(names, " or "))
 	}
-	if len(names) == 1 {
+	if len(all.Items) == 1 {
 		h.Workspace = all.Items[0].Namespace
 	}
 	return nil
@@ -119,11 +117,7 @@ func (o *options) memberNamespaces(ctx context.Context) []string {
 	if err != nil {
 		return nil
 	}
-	var found []string
-	for i := range list.Items {
-		found = append(found, list.Items[i].Name)
-	}
-	return found
+	return cli.Map(list.Items, func(n corev1.Namespace) string { return n.Name })
 }
 
 // completeAction completes verbs for the argument at position verbAt, resources for the next argument, and then

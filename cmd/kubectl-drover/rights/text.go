@@ -159,11 +159,7 @@ func (h holders) text() string {
 	}
 	cli.Say(&b, heading, h.Action, h.Action.in(h.Cluster))
 	if len(shown) > 0 {
-		var rows [][]string
-		for _, one := range shown {
-			rows = append(rows, one.row())
-		}
-		b.WriteString("\n" + cli.Table("KIND\tNAME\tBY\tROLE\tUNTIL\tEFFECTIVE", rows))
+		b.WriteString("\n" + cli.Table("KIND\tNAME\tBY\tROLE\tUNTIL\tEFFECTIVE", cli.Map(shown, holder.row)))
 	}
 	if hidden := len(h.Holders) - len(shown); hidden > 0 {
 		cli.Say(&b, "\nIn addition, %d components of the cluster itself, by bindings system:…; -o json lists them.\n", hidden)

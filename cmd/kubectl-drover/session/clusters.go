@@ -108,13 +108,7 @@ func clustersOf(ctx context.Context, session *login.Session, workspace, selector
 }
 
 // Names returns the names that commands such as "use" accept.
-func (l reachable) Names() []string {
-	var names []string
-	for _, c := range l.Items {
-		names = append(names, c.String())
-	}
-	return names
-}
+func (l reachable) Names() []string { return cli.Map(l.Items, reachableCluster.String) }
 
 // Text formats a table of all Clusters.
 func (l reachable) Text() string { return l.text("", "") }
@@ -133,11 +127,9 @@ func (l reachable) Wide() string {
 }
 
 func (l reachable) text(workspace, selector string) string {
-	var rows [][]string
-	for _, c := range l.Items {
-		rows = append(rows, cli.PlainCells(c.Namespace, c.Name, c.Ready, c.Reason, c.Version))
-	}
-	table := cli.Table("WORKSPACE\tNAME\tREADY\tREASON\tVERSION", rows)
+	table := cli.Table("WORKSPACE\tNAME\tREADY\tREASON\tVERSION", cli.Map(l.Items, func(c reachableCluster) []string {
+		return cli.PlainCells(c.Namespace, c.Name, c.Ready, c.Reason, c.Version)
+	}))
 	if len(l.Items) == 0 && (!l.Incomplete || workspace != "") {
 		table = noClusters(workspace, selector)
 	}
@@ -222,11 +214,7 @@ func (l reachable) choose(names []string) ([]reachableCluster, error) {
 }
 
 func joined(clusters []reachableCluster) string {
-	var names []string
-	for _, c := range clusters {
-		names = append(names, c.String())
-	}
-	return strings.Join(names, " or ")
+	return strings.Join(cli.Map(clusters, reachableCluster.String), " or ")
 }
 
 // completeReachable completes arguments. words returns the completions for each Cluster that the user can reach.

@@ -134,16 +134,13 @@ func chooseHub(sessions []*login.Session, servers ...string) (string, error) {
 				signedOut(fmt.Errorf("%w at %s", login.ErrSignedOut, cli.Visible(base)), cli.Visible(base)))
 		}
 	}
-	var all []string
-	for _, s := range sessions {
-		all = append(all, s.Issuer)
-	}
-	switch len(all) {
+	switch len(sessions) {
 	case 0:
 		return "", fmt.Errorf("%w, where URL is the address of the hub", signedOut(login.ErrSignedOut, "URL"))
 	case 1:
-		return all[0], nil
+		return sessions[0].Issuer, nil
 	}
+	all := cli.Map(sessions, func(s *login.Session) string { return s.Issuer })
 	return "", fmt.Errorf("you are signed in at several hubs: choose one with --hub: %s", strings.Join(all, ", "))
 }
 
@@ -188,7 +185,7 @@ func (o *options) getToken(c *cobra.Command, s signing) error {
 	if err != nil {
 		return untrustedHub(err)
 	}
-	token, until, err := at.ForCluster(ctx, session, o.cluster)
+	token, until, err := at.ForAudience(ctx, session, "cluster:"+o.cluster)
 	if err != nil {
 		return err
 	}

@@ -146,7 +146,8 @@ func (o *options) writeKubeconfig(c *cobra.Command, to target, session *login.Se
 			break
 		}
 		made = append(made, token)
-		setToken(config, name, token)
+		delete(config.AuthInfos, config.Contexts[name].AuthInfo)
+		config.AuthInfos[name], config.Contexts[name].AuthInfo = &clientcmdapi.AuthInfo{Token: token.Token}, name
 	}
 	if err == nil {
 		err = file.write(config)
@@ -205,7 +206,7 @@ func revokeAll(ctx context.Context, session *login.Session, tokens []scriptToken
 	defer cancel()
 	var all []error
 	for _, token := range tokens {
-		if err := revokeToken(ctx, session, token.ID); err != nil {
+		if err := revokeOne(ctx, session, pathTokens, token.ID); err != nil {
 			all = append(all, fmt.Errorf("the token %s for cluster %s was not revoked: %w", token.ID, token.Cluster, err))
 		}
 	}
@@ -227,12 +228,6 @@ func tokenFor(
 		return made, fmt.Errorf("create a token for cluster %s: %w", cluster, err)
 	}
 	return made, nil
-}
-
-// setToken gives a context a user entry with a token.
-func setToken(config *clientcmdapi.Config, name string, token scriptToken) {
-	delete(config.AuthInfos, config.Contexts[name].AuthInfo)
-	config.AuthInfos[name], config.Contexts[name].AuthInfo = &clientcmdapi.AuthInfo{Token: token.Token}, name
 }
 
 // countContexts returns the number of contexts for the Clusters. Access through the hub and a Cluster's own address

@@ -41,11 +41,7 @@ type scriptTokens struct {
 
 // Names returns the IDs of the tokens.
 func (l scriptTokens) Names() []string {
-	var names []string
-	for _, t := range l.Items {
-		names = append(names, t.ID)
-	}
-	return names
+	return cli.Map(l.Items, func(t scriptToken) string { return t.ID })
 }
 
 // wantedToken is a request for a script token. The hub chooses defaults for empty fields.
@@ -136,15 +132,7 @@ func newTokenList(o *options) *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "List your tokens",
 		Args: cli.NoArguments, PreRunE: func(*cobra.Command, []string) error { return o.CheckListOutput() },
-		RunE: func(c *cobra.Command, _ []string) error {
-			return o.withSession(c, func(ctx context.Context, session *login.Session) error {
-				var list scriptTokens
-				if err := askHub(ctx, session, pathTokens, &list); err != nil {
-					return err
-				}
-				return o.Print(c.OutOrStdout(), list, list.Text)
-			})
-		},
+		RunE: listOwn[scriptTokens](o, pathTokens),
 	}
 	o.BindListOutput(c)
 	return c
@@ -160,47 +148,56 @@ func newTokenRevoke(o *options) *cobra.Command {
 			}
 			return nil
 		},
-		ValidArgsFunction: o.completeTokens,
-		RunE: func(c *cobra.Command, ids []string) error {
-			return o.withSession(c, func(ctx context.Context, session *login.Session) error {
-				return revokeTokens(ctx, session, ids, c.Printf)
-			})
-		},
+		ValidArgsFunction: completeOwn[scriptTokens](o, pathTokens), RunE: o.revokeOwn(pathTokens),
 	}
 	return c
 }
 
-// revokeTokens revokes tokens, and reports each of them.
-func revokeTokens(ctx context.Context, session *login.Session, ids []string, report func(string, ...any)) error {
-	for _, id := range ids {
-		if err := revokeToken(ctx, session, id); err != nil {
-			return err
-		}
-		report("Revoked %s.\n", id)
+// listOwn returns the RunE function of a command that lists the user's sessions or tokens.
+func listOwn[T cli.List](o *options, path string) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, _ []string) error {
+		return o.withSession(c, func(ctx context.Context, session *login.Session) error {
+			var list T
+			if err := askHub(ctx, session, path, &list); err != nil {
+				return err
+			}
+			return o.Print(c.OutOrStdout(), list, list.Text)
+		})
 	}
-	return nil
 }
 
-// completeTokens completes the IDs of the user's tokens.
-func (o *options) completeTokens(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(c.Context(), cli.CompletionLimit)
-	defer cancel()
-	var list scriptTokens
-	session, err := o.signedIn(ctx)
-	if err != nil || askHub(ctx, session, pathTokens, &list) != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+// revokeOwn returns the RunE function of a command that revokes the user's sessions or tokens, and reports each of them.
+func (o *options) revokeOwn(path string) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, ids []string) error {
+		return o.withSession(c, func(ctx context.Context, session *login.Session) error {
+			for _, id := range ids {
+				if err := revokeOne(ctx, session, path, id); err != nil {
+					return err
+				}
+				c.Printf("Revoked %s.\n", id)
+			}
+			return nil
+		})
 	}
-	var found []string
-	for _, t := range list.Items {
-		if !slices.Contains(args, t.ID) {
-			found = append(found, t.ID)
-		}
-	}
-	return cli.Beginning(start, found)
 }
 
-func revokeToken(ctx context.Context, session *login.Session, id string) error {
-	if err := callHub(ctx, session, http.MethodDelete, pathTokens+"/"+url.PathEscape(id), nil, &struct{}{}); err != nil {
+// completeOwn completes the IDs of the user's sessions or tokens.
+func completeOwn[T cli.List](o *options, path string) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(c.Context(), cli.CompletionLimit)
+		defer cancel()
+		var list T
+		session, err := o.signedIn(ctx)
+		if err != nil || askHub(ctx, session, path, &list) != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		found := slices.DeleteFunc(list.Names(), func(id string) bool { return slices.Contains(args, id) })
+		return cli.Beginning(start, found)
+	}
+}
+
+func revokeOne(ctx context.Context, session *login.Session, path, id string) error {
+	if err := callHub(ctx, session, http.MethodDelete, path+"/"+url.PathEscape(id), nil, &struct{}{}); err != nil {
 		return fmt.Errorf("revoke %s: %w", id, err)
 	}
 	return nil

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # Installs Drover from this bundle on a machine without access to the internet. It requires a POSIX shell with the usual
-# tools, and kubectl. It can be repeated.
+# tools, and kubectl. You can safely run it again.
 set -eu
 
 version='@VERSION@'
@@ -42,7 +42,7 @@ die() {
 
 kube() { kubectl ${context:+--context="$context"} "$@"; }
 
-# sha256 runs the program that this system has for checksums.
+# sha256 runs the checksum program of this system.
 sha256() {
 	if command -v sha256sum >/dev/null 2>&1; then sha256sum "$@"; else shasum -a 256 "$@"; fi
 }
@@ -136,8 +136,8 @@ push_image() {
 	say "the registry has $pushed"
 }
 
-# render writes the manifests with the image in the registry, the address of the hub, its exposed port, and the issuer
-# if users sign in. The name of the ConfigMap contains a hash of these settings, so that changed settings restart the
+# render writes the manifests with the image in the registry, the hub's address and exposed port and, if sign-in is
+# enabled, the issuer. The name of the ConfigMap contains a hash of these settings, so that changed settings restart the
 # manager.
 render() {
 	issuer=''
@@ -182,7 +182,7 @@ render() {
 	grep -qF "image: $pushed" "$work/install.yaml" || die "install.yaml of this bundle does not have the image $image"
 }
 
-# definitions prints the CRDs. They come first, because the API server takes a moment to learn of them.
+# definitions prints the CRDs. They are applied first, because the API server needs a moment before it serves them.
 definitions() {
 	awk '
 		function flush() {
@@ -196,7 +196,7 @@ definitions() {
 		END { flush() }' "$work/install.yaml"
 }
 
-# apply applies a file, and prints warnings and errors only: a hundred objects would hide them.
+# apply applies a file, and prints only warnings and errors. A list of a hundred objects would hide them.
 apply() { kube apply --server-side --force-conflicts -f "$1" >"$work/applied"; }
 
 install_hub() {

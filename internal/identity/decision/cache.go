@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package decision caches answers for a short time, and asks each question only once even if several callers are
-// waiting for the answer.
+// Package decision caches answers for a short time, and asks a question only once if several callers are waiting for
+// the answer.
 package decision
 
 import (
@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// capacity is the maximum number of results in a Cache. It applies to positive and negative results separately, so
+	// capacity is the maximum number of results in a Cache. It limits positive and negative results separately, so
 	// that a flood of negative results does not evict positive ones. The least recently used results are evicted first.
 	capacity = 8192
 	// concurrency is the maximum number of open questions, so that a flood of invalid tokens does not reach the API
@@ -40,7 +40,7 @@ const (
 // Key is the key of a question. It must be a hash of everything that the answer depends on.
 type Key [32]byte
 
-// Result is a value together with the time for which it can be reused. A Result is not cached if For is zero.
+// Result holds a value and how long it can be reused. A Result is not cached if For is zero.
 type Result[V any] struct {
 	Value V
 	For   time.Duration
@@ -69,8 +69,8 @@ func New[V any]() *Cache[V] {
 }
 
 // Get returns the result for key, either from memory or by calling ask. Errors are never cached. The context that is
-// passed to ask does not end with ctx, because other callers may wait for the same result. That context expires after
-// ten seconds.
+// passed to ask is independent of ctx, because other callers may be waiting for the same result. It expires after ten
+// seconds.
 //
 // The capacity for concurrent questions is divided fairly among the askers, so that an asker with many questions cannot
 // starve the others. An asker with too many questions at once gets a *limit.FullError.

@@ -27,8 +27,8 @@ const (
 	ReasonHeaderTooLarge metav1.StatusReason = "RequestHeaderFieldsTooLarge"
 )
 
-// Error is the reason why a request is rejected. It contains a message for the caller, and a cause that is only logged.
-// It implements apierrors.APIStatus, so that apierrors.IsForbidden and similar functions match it.
+// Error explains why a request is rejected. It contains a message for the caller, and a cause that is only logged. It
+// implements apierrors.APIStatus, so functions such as apierrors.IsForbidden recognize it.
 type Error struct {
 	code    int
 	reason  metav1.StatusReason
@@ -49,7 +49,7 @@ func New(code int, reason metav1.StatusReason, message string) *Error {
 	return &Error{code: code, reason: reason, message: message}
 }
 
-// BadRequest refuses a request that cannot be interpreted, or not safely.
+// BadRequest refuses a request that cannot be interpreted safely.
 func BadRequest(message string) *Error {
 	return New(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)
 }

@@ -43,8 +43,8 @@ type Catalog struct {
 
 // Ways contains the functions that determine which members a user can reach through the proxy.
 type Ways struct {
-	// Workspaces returns the workspaces in which any of the principals has a binding. For each workspace, it returns
-	// the principals that have a binding there.
+	// Workspaces returns the workspaces in which any of the principals has a binding, each with the principals that
+	// have a binding there.
 	Workspaces func(index.Principals) (map[string]index.Principals, error)
 	// Bound reports whether a binding lets the user reach a Cluster. Proxy reports whether the "get" right on
 	// clusters/proxy lets the user reach a Cluster. With an empty name, Proxy reviews the right for all Clusters in a

@@ -27,8 +27,8 @@ const maxReviews = 100
 // ClusterList holds the Clusters that a user can reach, ordered by name.
 type ClusterList struct {
 	Items []Cluster `json:"items"`
-	// Incomplete reports whether the user may be able to reach more Clusters, because some of the user's rights could not
-	// be checked.
+	// Incomplete is true if the user may be able to reach more Clusters, because some of the user's rights could not be
+	// checked.
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 
@@ -135,7 +135,7 @@ type clusterListing struct {
 	known map[types.NamespacedName]bool
 }
 
-// reaches reports whether the user can reach a Cluster. It returns false if a review fails, so that the Cluster is not
+// reaches reports whether the user can reach a Cluster. If a review fails, it returns false and the Cluster is not
 // shown.
 func (a *clusterListing) reaches(ctx context.Context, name types.NamespacedName) bool {
 	if a.mayProxy(ctx, types.NamespacedName{}) {
@@ -154,8 +154,8 @@ func (a *clusterListing) reaches(ctx context.Context, name types.NamespacedName)
 	return a.mayProxy(ctx, types.NamespacedName{Namespace: name.Namespace}) || a.named && a.mayProxy(ctx, name)
 }
 
-// mayProxy reports whether the user has the "get" right on clusters/proxy. It reviews each right only once for a
-// response, and reviews at most maxReviews rights.
+// mayProxy reports whether the user has the "get" right on clusters/proxy. For each response, it reviews a right only
+// once, and reviews at most maxReviews rights.
 func (a *clusterListing) mayProxy(ctx context.Context, what types.NamespacedName) bool {
 	if may, known := a.known[what]; known {
 		return may

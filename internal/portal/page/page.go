@@ -33,12 +33,12 @@ const Path = "/ui/"
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// modules is the placeholder in index.html for links to all modules, so that browsers do not have to discover them one
-// by one.
+// modules is the placeholder in index.html for links to all modules, so browsers do not have to discover them one by
+// one.
 const modules = "<!-- modules -->"
 
-// stylesheet is the path of a single file that contains all files in style/. Browsers render nothing before they have
-// loaded it.
+// stylesheet is the path of a single file that contains all files in style/. Browsers render nothing until they have
+// loaded this file.
 const stylesheet = "style.css"
 
 //go:embed static
@@ -48,7 +48,7 @@ var static embed.FS
 var types = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
 	".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml", ".txt": "text/plain; charset=utf-8"}
 
-// file is a served file together with the ETag that browsers use to detect changes.
+// file holds a served file and the ETag that browsers use to detect changes.
 type file struct {
 	content, compressed []byte
 	kind, tag           string

@@ -26,6 +26,8 @@ func pictures() []picture {
 	return []picture{
 		{"overview", "#/", "light", []string{"heading: Overview", "StaticText: Live", "link: 3 agents not up to date",
 			"heading: Recent warnings", "StaticText: API server unhealthy"}},
+		{"overview-dark", "#/", "dark", []string{"heading: Overview", "StaticText: Live", "heading: Recent warnings",
+			"StaticText: API server unhealthy"}},
 		{"cluster-light", "#/clusters/retail/eu-west-07", "light", []string{"heading: eu-west-07", "StaticText: Live",
 			"button: Delete the cluster", "button: Edit labels", "link: containerd-2-2"}},
 		{"plans-dark", "#/plans/retail/containerd-2-2", "dark", []string{"heading: containerd-2-2", "StaticText: Live",
@@ -57,16 +59,20 @@ func TestTheViewsInPicturesOfTheGuide(t *testing.T) {
 
 func TestThePicturesOfTheGuideExistAndAreShown(t *testing.T) {
 	folder := testkit.Path(t, "docs/guide/page")
-	guide, err := os.ReadFile(testkit.Path(t, "docs/guide/page.md"))
-	if err != nil {
-		t.Fatal(err)
+	var shown string // the documents with pictures
+	for _, document := range []string{"docs/guide/page.md", "README.md"} {
+		text, err := os.ReadFile(testkit.Path(t, document))
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown += string(text)
 	}
 	known := map[string]bool{}
 	for _, picture := range pictures() {
 		file := picture.name + ".png"
 		known[file] = true
-		if !strings.Contains(string(guide), "](page/"+file+")") {
-			t.Errorf("docs/guide/page.md does not show page/%s", file)
+		if !strings.Contains(shown, "page/"+file) {
+			t.Errorf("neither README.md nor docs/guide/page.md shows page/%s", file)
 		}
 		image, err := os.Open(filepath.Join(folder, file))
 		if err != nil {

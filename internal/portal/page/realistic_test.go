@@ -41,6 +41,13 @@ func worked(f *fleet) {
 	f.on(member+"namespaces", always(map[string]any{"items": namespaces}))
 	f.on(member+"resourcequotas", always(map[string]any{"items": quotas}))
 	f.on("GET /v1/auth/tokens", always(map[string]any{"items": tokens}))
+	ago := func(d time.Duration) string { return time.Now().Add(-d).UTC().Format(time.RFC3339) }
+	f.on("GET /v1/auth/sessions", always(map[string]any{"items": []any{
+		map[string]any{"id": "1", "client": "page", "started": ago(3 * time.Hour), "renewed": ago(4 * time.Minute),
+			"expires": ago(-116 * time.Minute), "current": true},
+		map[string]any{"id": "2", "client": "kubectl", "started": ago(9 * time.Hour), "renewed": ago(50 * time.Minute),
+			"expires": ago(-70 * time.Minute)},
+		map[string]any{"id": "3", "client": "device", "started": ago(2 * time.Minute), "expires": ago(-8 * time.Minute)}}}))
 	f.on("GET /k8s/local/apis",
 		always(map[string]any{"groups": []any{map[string]any{"name": "provision.cluster.drover.dev"}}}))
 	f.on(provision+"etcdsnapshots", always(map[string]any{"items": snapshots}))

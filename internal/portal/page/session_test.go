@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -195,5 +196,44 @@ func TestAFailedSignInCanBeRepeated(t *testing.T) {
 				t.Errorf("the address is %s, want it without the code", address)
 			}
 		})
+	}
+}
+
+// TestSessionsAreListedAndEnded has a session with an unknown client, whose name is hostile.
+func TestSessionsAreListedAndEnded(t *testing.T) {
+	f, p := signedIn(t, 1)
+	const path = "/v1/auth/sessions"
+	started := time.Now().Add(-90 * time.Minute).UTC().Format(time.RFC3339)
+	one := func(id, client string, more map[string]any) map[string]any {
+		maps.Copy(more, map[string]any{"id": id, "client": client, "started": started, "expires": "2126-11-27T00:00:00Z"})
+		return more
+	}
+	items := []any{one("a1", "page", map[string]any{"current": true, "renewed": started}), one("b2", "device", map[string]any{}),
+		one("c3", "<img src=x>\u202e", map[string]any{})}
+	f.on("GET "+path, func(map[string]any) (int, any) { return http.StatusOK, map[string]any{"items": items} })
+	f.on("DELETE "+path+"/b2", func(map[string]any) (int, any) { items = items[:1]; return http.StatusOK, map[string]any{} })
+	at(p, "#/account")
+	rows := `[...document.querySelectorAll("[aria-labelledby] table tbody")].slice(0, 1).flatMap(t => [...t.rows]
+		.map(r => [...r.cells].map(c => c.textContent.trim()).join("|"))).join("; ")`
+	eventually(t, p, rows, "Hub’s page This session|1 h ago|1 h ago|2126-11-27|; Device|1 h ago|never|2126-11-27|End; "+
+		"<img src=x>⟨202E⟩|1 h ago|never|2126-11-27|End")
+	eventually(t, p, `document.querySelectorAll("main img").length`, 0)
+	end := `(() => { const e = document.querySelector("[aria-label^='End the session of Device from ']");
+		e?.focus(); return Boolean(e) && document.activeElement === e; })()`
+	eventually(t, p, end, true)
+	p.Press("Enter")
+	sees(t, p, "heading: End this session?", "StaticText: Tokens for scripts stay valid.")
+	activate(t, p, "dialog button", "Cancel")
+	eventually(t, p, end, true)
+	p.Press("Enter")
+	activate(t, p, "dialog button", "End the session")
+	sees(t, p, "StaticText: The session has ended.")
+	eventually(t, p, rows, "Hub’s page This session|1 h ago|1 h ago|2126-11-27|")
+	for code, want := range map[int]string{http.StatusUnauthorized: "Sign in to this hub to see your sessions.",
+		http.StatusNotFound: "Users cannot sign in to this hub.", http.StatusServiceUnavailable: "Your sessions cannot be listed."} {
+		f.on("GET "+path, func(map[string]any) (int, any) { return code, map[string]any{"message": "no"} })
+		at(p, "#/")
+		at(p, "#/account")
+		sees(t, p, "StaticText: "+want)
 	}
 }

@@ -4,6 +4,7 @@
 package subscribe
 
 import (
+	"maps"
 	"slices"
 	"sort"
 	"strconv"
@@ -15,12 +16,12 @@ import (
 )
 
 const (
-	// mostDeleted is the maximum number of deletions that are kept per kind. If a deletion is dropped before a stream has
-	// sent it, the stream restarts from the beginning.
+	// mostDeleted is the maximum number of deletions that are kept per kind. If a deletion is dropped before a stream
+	// has sent it, that stream restarts from the beginning.
 	mostDeleted = 10_000
 	// slack is the number of outdated records that may be kept in addition to one record for each object.
 	slack = 1024
-	// settles is how long older changes may still arrive after a newer one, because a list returns objects in any order.
+	// settles is how long older changes may still arrive after a newer change. A list returns objects in any order.
 	settles = time.Second
 )
 
@@ -33,15 +34,15 @@ type object struct {
 	content client.Object // nil if the object was deleted
 }
 
-// changes contains, in order, the latest change to each object of a kind and the latest deletions. Each reader keeps
-// its own position.
+// changes holds the latest change to each object of a kind and the latest deletions, in order. Each reader keeps its
+// own position.
 type changes struct {
 	now func() time.Time
 
 	mu      sync.Mutex // guards the fields below
 	seq     uint64     // the sequence number of the latest change
 	objects map[types.NamespacedName]object
-	records []object // by seq; a record is outdated if its object has changed since
+	records []object // by seq; a record is outdated if its object has changed again
 	live    map[string]int
 	deleted int
 	// forgotten is the position up to which deletions have been dropped.
@@ -70,8 +71,8 @@ func (c *changes) put(o client.Object, gone bool) {
 	c.putLocked(o, gone, version)
 }
 
-// lose records the deletion of an object whose delete event was missed. The version of the deletion is unknown, because
-// the last known version of the object is older.
+// lose records the deletion of an object whose delete event was missed. The version of the deletion is unknown: the
+// last known version of the object is older.
 func (c *changes) lose(o client.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -232,10 +233,5 @@ func (c *changes) current(o object) bool {
 func (c *changes) namespaces() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	list := make([]string, 0, len(c.live))
-	for namespace := range c.live {
-		list = append(list, namespace)
-	}
-	slices.Sort(list)
-	return list
+	return slices.Sorted(maps.Keys(c.live))
 }

@@ -33,7 +33,7 @@ func subscribable() []kind {
 	return all
 }
 
-// feed contains the changes to the objects of one kind. All streams share the feed.
+// feed contains the changes to the objects of one kind. It is shared by all streams.
 type feed struct {
 	kind
 	*changes
@@ -73,8 +73,8 @@ func (f *feed) start(ctx context.Context, s *Server) error {
 	return nil
 }
 
-// complete waits until all objects are known, and returns a resource version. No deletion after this version is missed,
-// because the watch started at an earlier version.
+// complete waits until all objects are known, and returns a resource version. The feed misses no deletion after this
+// version, because its watch started at an earlier version.
 func (f *feed) complete(ctx context.Context, s *Server,
 	handler toolscache.ResourceEventHandlerRegistration) (version uint64, err error) {
 	if !toolscache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
@@ -118,7 +118,7 @@ func (f *feed) see(s *Server, o any, gone bool) {
 	s.wake()
 }
 
-// frame returns the message about an object. If keep is set, it keeps the message for other streams.
+// frame returns the message about an object. If keep is set, it caches the message for other streams.
 func (f *feed) frame(o object, keep bool) (*websocket.PreparedMessage, error) {
 	return f.frames.made(o, keep, func() ([]byte, error) { return f.message(o) })
 }

@@ -32,7 +32,7 @@ type query struct {
 }
 
 // queryOf parses the parameters of a request. Its errors are refusals. It ignores a resume token that cannot be
-// decoded, so that the stream starts from the beginning.
+// decoded. The stream then starts from the beginning.
 func queryOf(values url.Values) (query, error) {
 	for name := range values {
 		if !slices.Contains([]string{"kind", "namespace", "resume"}, name) {
@@ -79,13 +79,13 @@ type resume struct {
 	Rights []byte `json:"r"`
 }
 
-// String returns the resume token. It contains no secrets and grants no access. It only determines which changes do not
-// have to be sent again.
+// String returns the resume token. The token contains no secrets and grants no access. It only determines which changes
+// do not have to be sent again.
 //
-// The token has no signature. With a forged token, users can only skip changes of their own stream, or learn the names
-// and UIDs of deleted objects in workspaces where they may now watch the kind. Users can learn the same from a watch
-// that starts at an old resource version in the API server. A version that this replica has not reached costs one list
-// of one object.
+// The token has no signature. With a forged token, users can only skip changes in their own stream, or learn the names
+// and UIDs of deleted objects in workspaces where they are now allowed to watch the kind. A watch on the API server
+// that starts at an old resource version reveals the same information. For a version that this replica has not reached,
+// the replica only lists a single object.
 func (r resume) String() string {
 	data, err := json.Marshal(r)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 const resourceClusters = "clusters"
 
 // reach describes which Clusters a user can reach through the hub. Some fields of these Clusters are visible to the
-// user even without the right to watch them. The zero value contains no Clusters.
+// user even if the user is not allowed to watch them. The zero value contains no Clusters.
 type reach struct {
 	scope // through the "get" right on clusters/proxy
 	// bound contains the principals with bindings, by workspace. names contains the names and UIDs of the Clusters that
@@ -63,8 +63,8 @@ func (st *stream) asReview(ctx context.Context, _, workspace string) (bool, erro
 	return st.Reach.Proxy(ctx, st.id, types.NamespacedName{Namespace: workspace})
 }
 
-// reviewReach determines which Clusters the user can reach, unless the user may watch all Clusters. It looks up each
-// Cluster in the workspaces where the user has a binding. If a review fails, it uses the previous result.
+// reviewReach determines which Clusters the user can reach. It does nothing if the user may watch all Clusters. It
+// looks up each Cluster in the workspaces where the user has a binding. If a review fails, it uses the previous result.
 func (st *stream) reviewReach(ctx context.Context, k *watched) reach {
 	if k.feed.Resource != resourceClusters || k.all {
 		return reach{}
@@ -190,7 +190,7 @@ type partCondition struct {
 	Reason string                 `json:"reason,omitempty"`
 }
 
-// part returns the message with the visible part of a Cluster. If keep is set, it keeps the message for other streams.
+// part returns the message with the visible part of a Cluster. If keep is set, it caches the message for other streams.
 func (f *feed) part(o object, keep bool) (*websocket.PreparedMessage, error) {
 	return f.parts.made(o, keep, func() ([]byte, error) { return f.partOf(o) })
 }

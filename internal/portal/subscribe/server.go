@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package subscribe streams changes to Drover's objects to users who may watch them, and some fields of Clusters to
-// users who can reach them.
+// Package subscribe streams changes to Drover's objects to users.
+//
+// Users receive the objects that they may watch, and some fields of the Clusters that they can reach.
 //
 // docs/guide/subscribe.md describes the protocol.
 package subscribe
@@ -52,10 +53,10 @@ type Options struct {
 	// Watch reports whether a user may watch one of Drover's resources in a namespace. If the namespace is empty, it
 	// reports whether the user may watch the resource in all namespaces.
 	Watch func(ctx context.Context, id identity.Identity, resource, namespace string) (bool, error)
-	// Reach decides which members a user can reach. Some fields of Clusters that a user can reach are visible to the
-	// user even without the right to watch them.
+	// Reach decides which members a user can reach. Some fields of these Clusters are visible to the user even if the
+	// user is not allowed to watch them.
 	Reach catalog.Ways
-	// Unmanaged reports whether no manager is the leader and the user may know that.
+	// Unmanaged reports whether no manager is the leader. It returns false if the user is not allowed to know that.
 	Unmanaged func(ctx context.Context, id identity.Identity) bool
 	// Informers are the informers of the manager's cache.
 	Informers cache.Informers
@@ -87,7 +88,7 @@ type Server struct {
 	changed chan struct{} // closed at the next change
 }
 
-// New returns a Server. It does not start watches until the first stream starts.
+// New returns a Server. The server starts no watches until its first stream starts.
 func New(o Options) *Server {
 	s := &Server{Options: o, every: rightsEvery, pings: pingEvery, doubt: doubtLimit, feeds: map[string]*feed{},
 		changed: make(chan struct{}), gate: limit.NewGate(limit.Bounds{User: mostOfUser, All: mostOfAll}, limit.Observer{})}

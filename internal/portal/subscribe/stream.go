@@ -51,7 +51,7 @@ type watched struct {
 	floor uint64 // the resource version up to which an earlier stream sent all changes
 	sure  uint64 // the resource version up to which this stream has sent all changes
 	reset bool   // whether a reset must be sent before anything else
-	// recheck contains Clusters that have become reachable or unreachable because a binding was created or has ended.
+	// recheck contains Clusters that have become reachable or unreachable because of a change to a binding.
 	recheck []types.NamespacedName
 }
 
@@ -87,7 +87,8 @@ func (st *stream) begin(ctx context.Context) {
 }
 
 // reached reports whether the hub has reached a resource version. If the hub was restored from an older backup, it
-// might not have reached a version that was already sent, and new changes with smaller versions would be skipped.
+// might not have reached a version that was already sent. Without this check, new changes with smaller versions would
+// be skipped.
 func (st *stream) reached(ctx context.Context, k *watched, version uint64) bool {
 	if version <= k.feed.newest() {
 		return true
@@ -325,7 +326,7 @@ func (st *stream) flushSome(ctx context.Context, k *watched) (more bool, err err
 	return len(changed) > 0, nil
 }
 
-// sendObject sends the part of a changed object that is visible to the user. If keep is set, the message is kept for
+// sendObject sends the part of a changed object that is visible to the user. If keep is set, the message is cached for
 // other streams.
 func (st *stream) sendObject(ctx context.Context, k *watched, o object, keep bool) error {
 	shown, encode := k.reach.names[o.NamespacedName], k.feed.frame

@@ -23,14 +23,14 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// maxContent is the maximum total size of all files, in bytes. Larger files would not fit into a Host's instructions.
+// maxContent is the maximum total size of all files, in bytes. Larger files would not fit in a Host's instructions.
 const maxContent = 1 << 20
 
 // maxVariables is the maximum number of variables in a template. The kubeadm provider uses two variables.
 const maxVariables = 256
 
-// bounds returns the limits on bootstrap data. kubeadm's data is about 30 KiB in size, plus the user's files. The
-// number of values is sufficient for 250 files.
+// bounds returns the limits on bootstrap data. kubeadm's data is about 30 KiB in size, plus the user's files. The limit
+// on the number of values is sufficient for 250 files.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 768 << 10, Nodes: 4096, Depth: 8} }
 
 // written returns the limits on bootstrap data after its conversion to JSON. In JSON, a line break takes two bytes and
@@ -109,8 +109,8 @@ func Parse(raw []byte, instance Instance) (*Config, error) {
 	return config, err
 }
 
-// refused contains keys that bootstrap providers write and Drover does not support. These keys prepare a machine, but a
-// Host's machine has already been prepared by its owner.
+// refused contains keys that bootstrap providers write and Drover does not support. These keys prepare a machine. The
+// machine of a Host has already been prepared by its owner.
 var refused = map[string]string{
 	"bootcmd":    "commands at each boot (bootCommands): create a systemd unit with files and preKubeadmCommands",
 	"disk_setup": "partitions (diskSetup): prepare the disks before the machine joins",
@@ -133,8 +133,7 @@ func onlyKnown(keys map[string]json.RawMessage) error {
 	return nil
 }
 
-// header matches the start of a cloud-config. Scripts do not have this header, and neither does data that is compressed
-// as a whole.
+// header matches the start of a cloud-config. Neither scripts nor fully compressed data have this header.
 var header = regexp.MustCompile(`^(##\s*template:\s*jinja[ \t\r]*\n)?#cloud-config[ \t\r]*(\n|$)`)
 
 // templated matches the first line of a cloud-config that is a Jinja template.
@@ -142,8 +141,8 @@ var templated = regexp.MustCompile(`^##\s*template:\s*jinja[ \t\r]*\n`)
 
 var variable = regexp.MustCompile(`\{\{-?\s*([A-Za-z0-9_.]+)\s*-?\}\}`)
 
-// plain matches values that may be inserted into a template. YAML, shells and the kubelet all read such a value as a
-// single word.
+// plain matches values that may be inserted into a template. YAML parsers, shells and the kubelet all treat such a
+// value as a single word.
 var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9./-]{0,253}$`)
 
 // render replaces the variables in a template. It rejects templates that use other Jinja features.
@@ -244,7 +243,7 @@ func owner(text string) (uid, gid int, err error) {
 	return uid, gid, err
 }
 
-// decode decodes the content of a file. It returns an error if the content is longer than the given number of bytes.
+// decode decodes the content of a file. It returns an error if the content is longer than room bytes.
 func decode(content, encoding string, room int) ([]byte, error) {
 	tooMuch := fmt.Errorf("the files have more than %d bytes", maxContent)
 	var out []byte

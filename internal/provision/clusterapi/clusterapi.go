@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterapi reads the fields of Cluster API objects that the contract guarantees to infrastructure providers.
+// Package clusterapi reads the fields of Cluster API objects that the contract with infrastructure providers
+// guarantees.
 package clusterapi
 
 import (
@@ -112,7 +113,7 @@ type Kubeadm struct {
 	IgnorePreflightErrors []string
 }
 
-// GetKubeadm reads the KubeadmConfig of a Machine whose node is set up by kubeadm.
+// GetKubeadm reads the KubeadmConfig of a Machine. The node of the Machine must be set up by kubeadm.
 func GetKubeadm(ctx context.Context, reader client.Reader, machine *Machine) (Kubeadm, error) {
 	type configuration struct {
 		NodeRegistration struct {
@@ -166,9 +167,9 @@ func owner(object metav1.Object, kind string) *metav1.OwnerReference {
 }
 
 // ClusterOf reads the Cluster that a DroverCluster belongs to. If the DroverCluster belongs to no Cluster, problem
-// explains why. An owner reference alone is no proof, because anyone who can create a DroverCluster can set an owner
-// reference to any Cluster. Therefore the Cluster must have the UID in the reference, and its infrastructure reference
-// must name the DroverCluster.
+// explains why. An owner reference alone is not proof, because anyone who can create a DroverCluster can set an owner
+// reference to any Cluster. Therefore, the UID of the Cluster must match the reference, and the Cluster's
+// infrastructure reference must name the DroverCluster.
 func ClusterOf(ctx context.Context, reader client.Reader, object *infrav1.DroverCluster) (found *Cluster, problem string, err error) {
 	ref := owner(object, "Cluster")
 	if ref == nil {
@@ -190,8 +191,8 @@ func ClusterOf(ctx context.Context, reader client.Reader, object *infrav1.Drover
 }
 
 // MachineOf reads the Machine that a DroverMachine belongs to. It returns nil if the DroverMachine belongs to no
-// Machine. The Machine must have the UID in the owner reference, and its infrastructure reference must name the
-// DroverMachine. See ClusterOf for the reason.
+// Machine. The UID of the Machine must match the owner reference, and the Machine's infrastructure reference must name
+// the DroverMachine. See ClusterOf for the reason.
 func MachineOf(ctx context.Context, reader client.Reader, object *infrav1.DroverMachine) (*Machine, error) {
 	ref := owner(object, "Machine")
 	if ref == nil {

@@ -56,7 +56,7 @@ type Hooks struct {
 // Load reads and validates the file at path, and sets defaults. Unknown fields are errors.
 func Load(path string) (Config, error) { return core.Read(path, Parse) }
 
-// Parse is like Load, but for the content of a file. It reports all problems together.
+// Parse is like Load, but for the content of a file. It reports all errors together.
 func Parse(raw []byte) (Config, error) {
 	var c Config
 	if err := yaml.UnmarshalStrict(raw, &c); err != nil {
@@ -69,7 +69,7 @@ func Parse(raw []byte) (Config, error) {
 	return c, c.Validate(Kind, c.validate)
 }
 
-// validate reports errors in the provisioner's own fields.
+// validate reports errors in the fields that only the provisioner has.
 func (c *Config) validate(add func(field, format string, args ...any)) {
 	if _, _, err := c.ClusterAPI.Hooks.address(); err != nil {
 		add("clusterAPI.hooks.listen", "want host:port or :port: %w", err)

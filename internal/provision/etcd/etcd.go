@@ -52,7 +52,8 @@ func Read(ctx context.Context, from client.Reader, namespace string, ref provisi
 	return all, nil
 }
 
-// InProgress reports whether a snapshot or restore has not ended, or a restore that has ended still has its finalizer.
+// InProgress reports whether any snapshot or restore has not ended, or any restore that has ended still has its
+// finalizer.
 func (all Objects) InProgress() bool {
 	return slices.ContainsFunc(all.Snapshots, func(o *provisionv1.EtcdSnapshot) bool {
 		return !progress.SnapshotEnded(o.Status.Phase)
@@ -62,8 +63,8 @@ func (all Objects) InProgress() bool {
 }
 
 // Write writes the progress of snapshots and restores to their statuses, and removes the finalizer from restores that
-// have ended. An outcome never changes. The status of an object whose progress is not in p is not changed. The objects
-// must have been read from the API server if any is in progress.
+// have ended. Write never changes an outcome. It does not change the status of an object whose progress is not in p.
+// The objects must have been read from the API server if any is in progress.
 func Write(ctx context.Context, out status.Output, all Objects, p progress.All) error {
 	var errs []error
 	for _, o := range all.Snapshots {

@@ -45,11 +45,11 @@ const annotationNote = v1.AnnotationPlanNote
 var (
 	// ErrNotFree is returned when a caller tries to take a Host that is not free.
 	ErrNotFree = errors.New("the host is not free")
-	// ErrForeignInstructions is returned for a Host with instructions that Drover did not create. Drover neither
-	// changes nor removes such instructions.
+	// ErrForeignInstructions is returned if a Host has instructions that Drover did not create. Drover neither changes
+	// nor removes such instructions.
 	ErrForeignInstructions = errors.New("the host has instructions that Drover did not make: delete their Secret")
-	// ErrFormerInstructions is returned for a Host with instructions that belong to an object that no longer exists. On
-	// a hub that was restored from a backup, the object may exist again with another UID.
+	// ErrFormerInstructions is returned if a Host has instructions that belong to an object that no longer exists. On a
+	// hub that was restored from a backup, the object may exist again with another UID.
 	ErrFormerInstructions = errors.New("the host has instructions of a former consumer, whose installation may be running: " +
 		"delete their Secret to have the machine cleaned")
 )
@@ -63,8 +63,8 @@ type Hub struct {
 	// to the current leader. An outdated status may come from the backup that the hub was restored from. If NotCurrent
 	// is nil, every status is considered current.
 	NotCurrent func(context.Context, *v1.Host) (string, error)
-	// Finalizer is a finalizer for taken Hosts. With a finalizer, a taken Host that is being deleted is not cleaned
-	// until Release is called. If Finalizer is empty, no finalizer is set.
+	// Finalizer is a finalizer for taken Hosts. When a taken Host is deleted, the finalizer delays the cleaning of its
+	// machine until Release is called. If Finalizer is empty, no finalizer is set.
 	Finalizer string
 }
 
@@ -147,8 +147,8 @@ func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 	return h.setConsumer(ctx, host, &consumer)
 }
 
-// Given is the Secret with a Host's instructions, in the version that was read. The zero value means that the Host has
-// no such Secret.
+// Given holds the Secret with a Host's instructions, in the version that was read. In the zero value, the Host has no
+// such Secret.
 type Given struct {
 	secret *corev1.Secret
 	ours   bool
@@ -171,7 +171,7 @@ func (g Given) Note() (note, version string) {
 
 // Instructions returns the instructions that Drover gave to a Host. It also returns the version of these instructions,
 // in the form used in the Host's status. It reads them from the API server. It returns nil if there are no such
-// instructions or if they were withdrawn. It returns ErrForeignInstructions if another Secret has the name of the
+// instructions or if they have been withdrawn. It returns ErrForeignInstructions if another Secret has the name of the
 // instructions' Secret.
 func (h Hub) Instructions(ctx context.Context, host *v1.Host) (*protocol.HostInstructions, string, error) {
 	secret, ours, err := h.secret(ctx, host)
@@ -194,8 +194,8 @@ func versionOf(secret *corev1.Secret) string {
 	return string(secret.UID) + "." + secret.ResourceVersion
 }
 
-// Give writes the instructions of a Host that was taken for an object. It reports whether it wrote them, and writes
-// nothing if they are up to date.
+// Give writes the instructions of a Host that was taken for an object. If the instructions are up to date, it writes
+// nothing. It reports whether it wrote them.
 func (h Hub) Give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions) (bool, error) {
 	before, err := h.Given(ctx, host)
 	if err != nil {
@@ -218,14 +218,15 @@ func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1
 	return h.GiveWithNote(ctx, host, consumer, before, Noted{HostInstructions: instructions})
 }
 
-// Noted contains instructions and a note about them, which Given.Note returns. The note must not contain secrets.
+// Noted contains instructions and a note about them. Given.Note returns the note. The note must not contain secrets.
 type Noted struct {
 	protocol.HostInstructions
 	Note string
 }
 
-// GiveWithNote writes the instructions of a Host together with a note, and reports whether it wrote them. It replaces
-// the instructions in given. If these have changed in the meantime, it returns a Conflict or AlreadyExists error.
+// GiveWithNote writes the instructions of a Host and a note about them, and reports whether it wrote them. It replaces
+// the instructions that are passed as given. If these have changed in the meantime, it returns a Conflict or
+// AlreadyExists error.
 func (h Hub) GiveWithNote(
 	ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, given Given, next Noted,
 ) (bool, error) {
@@ -267,9 +268,9 @@ func (h Hub) GiveWithNote(
 	return true, nil
 }
 
-// Release removes a Host's instructions, so that its machine is cleaned. It releases the Host after the machine is
-// clean. It returns true if the Host has been released, is taken by another object, or is being deleted. When a Host is
-// deleted, its machine is cleaned even if Release is not called again. If Release returns false, the Host's status
+// Release removes a Host's instructions, which causes its machine to be cleaned. It releases the Host once the machine
+// is clean. It returns true if the Host has been released, is taken by another object, or is being deleted. When a Host
+// is deleted, its machine is cleaned even if Release is not called again. If Release returns false, the Host's status
 // shows the reason, and Release must be called again when the status changes.
 func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) (bool, error) {
 	switch {
@@ -314,8 +315,8 @@ func conflict(host *v1.Host, why string) error {
 }
 
 // marks returns the marks that identify the Secret in which Drover stores a Host's instructions. The name is not
-// sufficient, because a user who can write Secrets can give any Secret this name. Only users with the "update" right on
-// hosts/instructions can create a Secret of this type. The type of a Secret cannot be changed.
+// sufficient, because users who can write Secrets can give this name to any Secret. Only users with the "update" right
+// on hosts/instructions can create a Secret of this type, and the type of a Secret cannot be changed.
 func marks(host *v1.Host) owned.Marks {
 	return owned.Marks{
 		Type: v1.SecretTypeHostInstructions, Labels: map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostInstructions}, Owner: host.UID,

@@ -51,8 +51,8 @@ func (h Hub) Settings(ctx context.Context) (protocol.Settings, error) {
 	}, nil
 }
 
-// NotCurrent returns the reason why the status of a Host may be out of date. It returns "" if the agent has reported
-// the status to the current leader. An outdated status may have been written by a previous leader, or may come from the
+// NotCurrent returns the reason why the status of a Host may be out of date. It returns "" if the agent reported the
+// status to the current leader. An outdated status may have been written by a previous leader, or may come from the
 // backup that the hub was restored from.
 //
 // A manager without leader election has no Lease, and does not record a term in the status of a Host. NotCurrent cannot

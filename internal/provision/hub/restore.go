@@ -19,8 +19,8 @@ import (
 // lookEvery is how often the manager's Lease is read.
 const lookEvery = 5 * time.Second
 
-// RestoreWatch stops the process after the hub's etcd has been restored from a backup, because the caches in the
-// process may contain state that the hub has lost. For example, a Host might be clean only according to the cache.
+// RestoreWatch stops the process after the hub's etcd has been restored from a backup, because its caches may contain
+// state that the hub has lost. For example, a Host might be clean only according to the cache.
 type RestoreWatch struct {
 	leases    leasesv1.LeasesGetter
 	namespace string
@@ -35,9 +35,9 @@ func NewRestoreWatch(leases leasesv1.LeasesGetter, namespace string, log logr.Lo
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*RestoreWatch) NeedLeaderElection() bool { return false }
 
-// Start reads the Lease until ctx is done. If a renewal that Start has seen before is missing from the Lease, Start
-// returns checkpoint.ErrRestored. It logs an error if the Lease can no longer be read. It does not log a missing Lease,
-// because a manager without leader election has no Lease.
+// Start reads the Lease until ctx is done. It returns checkpoint.ErrRestored if the Lease lacks a renewal that Start
+// saw earlier. It logs an error if the Lease can no longer be read. A missing Lease is not an error, because a manager
+// without leader election has no Lease.
 func (r *RestoreWatch) Start(ctx context.Context) error {
 	again := time.NewTicker(lookEvery)
 	defer again.Stop()

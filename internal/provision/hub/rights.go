@@ -21,10 +21,10 @@ import (
 // RoleBindings are not watched.
 const lookAgain = 10 * time.Second
 
-// NotPermitted returns the status of an object if a request failed with err because the provisioner lacks its rights on
-// the workspace's Secrets. The message explains how to grant them. NotPermitted returns nil for any other error.
-// Because an admission policy that refuses a write returns the same kind of error, NotPermitted tries to read a Secret
-// to distinguish the two cases. The Secret does not have to exist.
+// NotPermitted returns the status to set if err was caused by the provisioner's missing rights on the workspace's
+// Secrets. The message explains how to grant these rights. NotPermitted returns nil for any other error. Because an
+// admission policy that refuses a write returns the same kind of error, NotPermitted tries to read a Secret to
+// distinguish the two cases. The Secret does not have to exist.
 func NotPermitted(ctx context.Context, live client.Reader, workspace string, err error) *status.Readiness {
 	if !apierrors.IsForbidden(err) {
 		return nil

@@ -131,8 +131,8 @@ func (c change) ofInstaller(path string) *patch {
 const localMode = "ControlPlaneKubeletLocalMode"
 
 // ofBootstrap returns a patch for differences between bootstrap configurations that do not affect existing control
-// plane machines. These are settings that Cluster API itself changes with the version, and the phases that a machine
-// skips when it joins (for the first machine, phases of kubeadm init). The patch is nil if there are no such
+// plane machines. Examples are settings that Cluster API itself changes with the version, and the phases that a machine
+// skips when it joins. For the first machine, these are phases of kubeadm init. The patch is nil if there are no such
 // differences.
 func ofBootstrap(current, desired bootstrap) *patch {
 	var operations []operation
@@ -201,7 +201,7 @@ type operation struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// put returns an operation that sets a field, or that removes an existing field if removed is set.
+// put returns an operation that sets a field. If removed is set, the operation removes an existing field instead.
 func put(path string, value any, removed bool) operation {
 	if removed {
 		return operation{Op: "remove", Path: path}

@@ -4,8 +4,9 @@
 // Package inplace serves the runtime hooks that let Cluster API update machines in place.
 //
 // Cluster API does not authenticate its calls, because by default it has no client certificate for extensions. Anyone
-// who can connect to the port can therefore call a hook. This is safe, because a hook makes only changes that Cluster
-// API's own objects request, its response contains no data about other objects, and the cost of a call is limited.
+// who can connect to the port can therefore call a hook. This is safe for three reasons: a hook makes only changes that
+// Cluster API's own objects request, its response contains no data about other objects, and the cost of a call is
+// limited.
 package inplace
 
 import (

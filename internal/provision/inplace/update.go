@@ -84,8 +84,9 @@ func (h *Hooks) updateMachine(ctx context.Context, o *order) (response, error) {
 
 // decide returns the next step of an update. It has no side effects.
 //
-// The task stays the same for the whole update, even if Cluster API calls the hook many times. Its ID is derived from
-// the Machine's generation, which changes that are unrelated to the version may also increase.
+// The task stays the same for the whole update, even if Cluster API calls the hook many times. It is found by its
+// version and attempt. Its ID is not suitable, because it is derived from the Machine's generation, and unrelated
+// changes may also increase the generation.
 func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine, kubeadm clusterapi.Kubeadm) step {
 	to, attempt, here := machine.Spec.Version, protocol.Cut(of.Annotations[infrav1.AnnotationUpdateAttempt], maxAttempt), machine.Status.NodeInfo.KubeletVersion
 	var task *infrav1.MachineTask

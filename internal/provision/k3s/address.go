@@ -3,9 +3,9 @@
 
 package k3s
 
-// pinAddresses keeps the address that each machine reported when it became a node. Hosts send the cluster's token to a
-// server's address, so later reports from the machine must not change it. Only spec.internalAddress of the Host can
-// change it.
+// pinAddresses keeps the address that each machine reported when it became a node. Hosts send the cluster's token to
+// the addresses of servers, so later reports from a machine must not change its address. Only spec.internalAddress of
+// the Host can change the address.
 func (in *Input) pinAddresses() {
 	for i := range in.Hosts {
 		host := &in.Hosts[i]

@@ -10,8 +10,8 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// begin selects the host that starts the cluster, and reports whether hosts can get instructions. The selection must be
-// stored before the selected host gets instructions.
+// begin selects the host that starts the cluster, and reports whether hosts can be given instructions. The selection
+// must be stored before the selected host gets instructions.
 func (d *decision) begin() bool {
 	s, etcd := &d.Stored, d.with(provisionv1.RoleEtcd)
 	first := d.named(s.First)

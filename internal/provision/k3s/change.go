@@ -11,7 +11,7 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// turns tracks the hosts that are being restarted, because other hosts must wait for them.
+// turns tracks the hosts that are being restarted. Other hosts must wait for them.
 type turns struct {
 	// changing is a server that is being started, or "" if there is none.
 	changing string
@@ -47,7 +47,7 @@ func (d *decision) change(removes []removal) error {
 	return nil
 }
 
-// changeHost gives a host its instructions. Instructions that do not restart the host are given immediately. Otherwise
+// changeHost gives a host its instructions. Instructions that do not restart the host are given immediately. Otherwise,
 // the host may have to wait for other hosts.
 func (d *decision) changeHost(m *member, does duties, now *turns) error {
 	next, err := d.write.render(m, m.Held.Join, does)
@@ -80,8 +80,8 @@ func (d *decision) changeHost(m *member, does duties, now *turns) error {
 	return nil
 }
 
-// rejoin returns the URL that a host uses to find the cluster after a restart. A host that joined through a server that
-// is gone needs a new URL, unless it is an etcd member and finds the others through etcd.
+// rejoin returns the URL that a host uses to find the cluster after a restart. If the server through which a host
+// joined is gone, the host needs a new URL. An etcd member does not, because it finds the other servers through etcd.
 func (d *decision) rejoin(m *member) string {
 	known := func(s *member) bool { return s.Address != "" && d.write.joinURL(s) == m.Held.Join }
 	if m.is(provisionv1.RoleEtcd) || slices.ContainsFunc(d.stay, known) {

@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package k3s decides which Hosts belong to a k3s or RKE2 cluster, and which instructions each of them has to carry
-// out.
+// Package k3s decides which Hosts belong to a k3s or RKE2 cluster, and which instructions each Host has to carry out.
 //
 // The package has no side effects. The caller first stores the decisions that must not be made twice. Then it takes and
 // releases Hosts, and writes their instructions. After that, it calls Decide again.
@@ -34,7 +33,7 @@ type Decision struct {
 	Hosts, Ready int
 	// Missing is the number of additional Hosts that the pools need.
 	Missing int
-	// Lost is true if no host has the cluster's data anymore.
+	// Lost is true if none of the hosts has the cluster's data any longer.
 	Lost bool
 	// Unselected is true if some hosts have the cluster's data, but no pool selects any of them.
 	Unselected bool
@@ -47,8 +46,8 @@ type Decision struct {
 	// Configure is the spec that the caller must write back now, or nil if there is none. The caller must record the
 	// new generation in Stored.Restore.
 	Configure []byte
-	// stuck is true if etcd members must be removed and no server can remove them, because no server is both working
-	// and up to date.
+	// stuck is true if etcd members must be removed, but there is no server that is both working and up to date and
+	// could remove them.
 	stuck bool
 }
 

@@ -61,12 +61,12 @@ type distribution interface {
 	resume(in *Input) []string
 	rejoin(in *Input, epoch string) []string
 
-	// removeNode removes a node from the cluster. forget lets a reinstalled machine join under the name of an existing
-	// node. keepNodes removes all nodes except the given ones.
+	// removeNode removes a node from the cluster. forget allows a reinstalled machine to join under the name of an
+	// existing node. keepNodes removes all nodes except the given ones.
 	removeNode(in *Input, node string) []string
 	forget(in *Input, node string) []string
 	keepNodes(in *Input, nodes []string) []string
-	// leave makes a server leave etcd. clean removes the distribution from a machine.
+	// leave removes a server from etcd. clean removes the distribution from a machine.
 	leave(in *Input, node string) []string
 	clean(in *Input, host *member) protocol.HostInstruction
 	// remove returns the command that removes the distribution from a machine if it is installed, even if Drover did
@@ -85,7 +85,7 @@ var distributions = map[provisionv1.Distribution]distribution{
 	provisionv1.DistributionRKE2: rke2,
 }
 
-// distributionOf returns the distribution with the given name. An unknown name is an error, because otherwise a
+// distributionOf returns the distribution with the given name. It returns an error if the name is unknown. Otherwise, a
 // different distribution might be installed.
 func distributionOf(name provisionv1.Distribution) (distribution, error) {
 	if found, ok := distributions[name]; ok {

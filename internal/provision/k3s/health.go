@@ -50,7 +50,8 @@ func (r *roster) etcd() (members, work int) {
 func quorum(members int) int { return members/2 + 1 }
 
 // canSpareOne reports whether an etcd member may be restarted. With three or more members, etcd must not lose quorum.
-// With one or two members, every restart causes a loss of quorum, so all members must be working first.
+// With one or two members, every restart causes a loss of quorum. In that case, all members must be working before the
+// restart.
 func (r *roster) canSpareOne() bool {
 	members, work := r.etcd()
 	if members <= 2 {
@@ -130,7 +131,7 @@ func (r *roster) unavailable() (n int) {
 }
 
 // broken returns a server that the current change has broken, or "" if there is none. It includes servers that are
-// leaving the cluster, but not the other parameter, which is the next server to be changed.
+// leaving the cluster, but not other, the server that is to be changed next.
 func (r *roster) broken(other *member) string {
 	for _, m := range slices.Concat(r.ordered(), r.leavers()) {
 		if m.server() && m.Name != other.Name && m.Held != nil && m.Held.Changed && m.Connected && m.State == progress.Failed && r.current(m) {

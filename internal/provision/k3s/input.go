@@ -24,7 +24,7 @@ type Input struct {
 	S3 S3Credentials
 	// Snapshots contains the snapshots that have been requested or taken, in the order in which they are taken.
 	Snapshots []Snapshot
-	// Now is the current time in Unix seconds. Numbers in IDs are never smaller than Now, so that a hub that was
+	// Now is the current time in Unix seconds. Numbers in IDs are never smaller than Now. As a result, a hub that was
 	// restored from a backup does not reuse a number.
 	Now int64
 	// Restores contains the restores that have been requested or have ended, in the order in which they are carried
@@ -56,7 +56,7 @@ type Spec struct {
 type Stored struct {
 	Token      string `json:"token"`
 	AgentToken string `json:"agentToken"`
-	// First is the host that starts the cluster. It is stored because a second host would create another cluster.
+	// First is the host that starts the cluster. It is stored, because a second host would create a second cluster.
 	First string `json:"first,omitempty"`
 	// Begun is true once the host in First has been up. After that, no host may start the cluster again.
 	Begun bool `json:"begun,omitempty"`
@@ -83,14 +83,14 @@ type Node struct {
 	Join int64 `json:"join"`
 	// Etcd reports whether the node is an etcd member.
 	Etcd bool `json:"etcd,omitempty"`
-	// Planned is true if the host has had instructions. If its instructions are removed, the host is being cleaned. The
-	// name is part of the stored format.
+	// Planned is true if the host has been given instructions. If its instructions are removed, the host is being
+	// cleaned. The name is part of the stored format.
 	Planned bool `json:"planned,omitempty"`
 	// Address is the address that the machine reported when it became a node.
 	Address string `json:"address,omitempty"`
 }
 
-// Host describes a host.
+// Host describes a Host that is free or taken for the cluster.
 type Host struct {
 	Name, UID string
 	Labels    map[string]string
@@ -101,11 +101,11 @@ type Host struct {
 	NodeIPs []string
 	// NodeLabels and NodeTaints come from the host's join command.
 	NodeLabels, NodeTaints []string
-	// Taken is true if the host is taken for this cluster. Otherwise it is free.
+	// Taken is true if the host is taken for this cluster. Otherwise, it is free.
 	Taken bool
 	// Leaving is true if the Host is being deleted. Its machine is cleaned after the Host has been released.
 	Leaving bool
-	// Gone is true if the Host is being deleted, its agent is not connected, and the time to wait for the agent has
+	// Gone is true if the Host is being deleted, its agent is not connected, and the waiting period for the agent has
 	// passed. The cluster does not wait for such a host.
 	Gone      bool
 	Connected bool
@@ -128,7 +128,7 @@ func (in *Input) poolOf(host Host) *provisionv1.HostPool {
 }
 
 // assumeUnreadable treats a host with unreadable instructions as a disconnected member of its pool. The host keeps its
-// role in the cluster. Other hosts wait for it no longer than for a lost host.
+// role in the cluster. Other hosts wait for it as they would for a disconnected host.
 func (in *Input) assumeUnreadable() {
 	for i := range in.Hosts {
 		host := &in.Hosts[i]

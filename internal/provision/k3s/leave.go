@@ -25,7 +25,7 @@ type removal struct {
 func (r removal) id() string { return "remove-" + digest(r.Node, r.Join) }
 
 // leaves finds the nodes that must be removed from the cluster, and returns the removals that are possible now. It also
-// releases the hosts whose nodes have been removed. A node must be removed before its host is cleaned. Otherwise etcd
+// releases the hosts whose nodes have been removed. A node must be removed before its host is cleaned. Otherwise, etcd
 // would count a member that no longer exists.
 func (d *decision) leaves() []removal {
 	operator := d.operator()
@@ -39,7 +39,7 @@ func (d *decision) leaves() []removal {
 		}
 		stays := m != nil && m.UID == node.UID
 		// The node needs a new ID for its next removal. If the host was about to leave but stays, the removal with the
-		// old ID may already have run and would not run again. A failed removal also runs again only with a new ID.
+		// old ID may already have run, and would not run again. A failed removal also requires a new ID to run again.
 		if stays && told.Has(id) || failed.Has(id) {
 			node.Join = d.nextJoin()
 		}

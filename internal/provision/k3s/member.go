@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// member is a taken Host in its pool.
+// member holds a Host that is taken for the cluster, and its pool.
 type member struct {
 	Host
 	pool *provisionv1.HostPool
@@ -41,7 +41,7 @@ func (m *member) up() bool {
 }
 
 // startOptions returns options for systemctl. For a server that runs only etcd, systemctl must not wait until the
-// server is up, because the server comes up only after a server with an API server has joined.
+// server is up, because it comes up only after a server with an API server has joined.
 func (m *member) startOptions() []string {
 	if m.is(provisionv1.RoleEtcd) && !m.is(provisionv1.RoleControlPlane) {
 		return []string{"--no-block"}

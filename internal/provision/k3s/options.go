@@ -37,7 +37,7 @@ func shortOptions() map[string]string {
 }
 
 // reservedArguments returns the component arguments that only Drover or the distribution may set, by the option that
-// passes them. Other values would break probes, change the names of nodes, or change the members of etcd.
+// passes them. Other values would break probes, or change the names of nodes or the members of etcd.
 func reservedArguments() map[string][]string {
 	return map[string][]string{
 		// With its own configuration file, the kubelet would ignore settings from the distribution, such as the port
@@ -104,7 +104,7 @@ func (r rancher) checkConfig(field string, raw []byte) (map[string]any, error) {
 }
 
 // hasS3Retention reports whether a version has a separate retention for the snapshots in a bucket. Older versions do
-// not know the option and would not start with it.
+// not support the option and fail to start if it is set.
 func hasS3Retention(of string) bool {
 	v, err := version.ParseGeneric(of)
 	if err != nil {

@@ -40,10 +40,10 @@ type rancher struct {
 	dataDirVariable string
 	// kubectl is the kubectl command line on a server, and config is its kubeconfig.
 	kubectl, config string
-	// folders are directories outside PATH that contain binaries.
+	// folders lists directories outside PATH that contain binaries.
 	folders []string
 	// stopPods lists scripts for stopping processes that outlive the server's service: etcd and the API server, if they
-	// run as pods. Only the first script that exists is run.
+	// run as pods. Only the first existing script is run.
 	stopPods []string
 	// begins is the option for the host that starts a cluster with etcd. It is empty if the distribution always uses
 	// etcd.

@@ -39,12 +39,12 @@ type Held struct {
 	Join string `json:"join,omitempty"`
 	// Version is the installed version.
 	Version string `json:"version"`
-	// Install identifies the installation. Start identifies the state that requires a restart of the host when it
-	// changes.
+	// Install identifies the installation. Start identifies the state of everything that requires a restart of the host
+	// when it changes.
 	Install string `json:"install"`
 	Start   string `json:"start"`
-	// Installs and Starts number the values of Install and Start. If an earlier value recurs, it gets a new number, and
-	// therefore a new instruction.
+	// Installs and Starts are sequence numbers for the values of Install and Start. If an earlier value recurs, it gets
+	// a new number and therefore a new instruction.
 	Installs int64 `json:"installs"`
 	Starts   int64 `json:"starts"`
 	// Changed is true if the host already belonged to the cluster when it got these instructions.
@@ -113,7 +113,7 @@ func (w *writer) rotation(host *member) int64 {
 	return w.Spec.CertificateRotation
 }
 
-// startOf identifies the state that requires a restart of the host when it changes.
+// startOf identifies the state of everything that requires a restart of the host when it changes.
 func (w *writer) startOf(p *Instructions, host *member) string {
 	takesEffect := []any{p.Files, p.Install, w.rotation(host), w.dist.service(host)}
 	if keys := max(w.Stored.Keys, w.Stored.KeysFailed); host.server() && keys > 0 {
@@ -125,8 +125,8 @@ func (w *writer) startOf(p *Instructions, host *member) string {
 	return digest(takesEffect...)
 }
 
-// number assigns numbers to installs and starts. A state that differs from the host's last instructions gets a new
-// number.
+// number assigns numbers to installs and starts. A state that differs from the state in the host's last instructions
+// gets a new number.
 func (w *writer) number(p *Instructions, held *Held) {
 	before := Held{}
 	if held != nil {

@@ -154,8 +154,8 @@ func (r restoration) end(o Outcome) {
 	clear(d.out.Waiting)
 }
 
-// beginRestore starts the next restore if possible. It reports whether a restore has started or waits for hosts, so
-// that no other changes may be made.
+// beginRestore starts the next restore if possible. It reports whether a restore has started or is waiting for hosts.
+// If so, no other changes may be made.
 func (d *decision) beginRestore() bool {
 	for _, wanted := range d.Restores {
 		if _, ended := d.Stored.Outcomes[wanted.ID]; ended || wanted.Problem != "" && !wanted.Cancel {
@@ -189,8 +189,8 @@ func (d *decision) beginRestore() bool {
 	return false
 }
 
-// takeRestorer describes what a restore is waiting for if no host can carry it out. If no host has the cluster's data
-// anymore, it takes free Hosts.
+// takeRestorer describes what a restore is waiting for if no host can carry it out. If none of the hosts has the
+// cluster's data, it takes free Hosts.
 func (d *decision) takeRestorer(wanted Restore) bool {
 	d.out.Restore.Waits = "a connected server with etcd"
 	if wanted.Host != "" {
@@ -288,8 +288,8 @@ func (r restoration) replace() (bool, error) {
 	return false, err
 }
 
-// replaced records that a host has the data from the snapshot. From then on, the data of all other servers is old, and
-// hosts that are gone are not etcd members.
+// replaced records that a host has the data from the snapshot. From then on, the data of all other servers is outdated,
+// and hosts that are gone are no longer etcd members.
 func (r restoration) replaced(m *member) {
 	d := r.d
 	s := &d.Stored

@@ -37,8 +37,8 @@ type Part struct {
 type StoredRestores struct {
 	// Restore is the restore in progress, or nil if there is none.
 	Restore *Restoring `json:"restore,omitempty"`
-	// Epoch is the last restore that replaced the etcd data. A server with data from a different epoch is not started
-	// with that data.
+	// Epoch is the last restore that replaced the etcd data. A server that has data from a different epoch is not
+	// started with that data.
 	Epoch string `json:"epoch,omitempty"`
 	// Stops is the last restore that stopped the servers. The servers are restarted after that restore.
 	Stops string `json:"stops,omitempty"`

@@ -11,8 +11,8 @@ const (
 if test -n "$BEGINS"; then set -- "$db/snapshots/$FILE"*; else set -- "$db/snapshots/$FILE"; fi
 if test $# != 1 || ! test -f "$1"; then echo "$# files in $db/snapshots have the name $FILE, or none can be read" >&2; exit 1; fi
 `
-	// stop stops a server, and prevents it from starting when its machine starts. It also stops RKE2's pods, because
-	// they keep running when the service is stopped.
+	// stop stops a server, and prevents it from starting when its machine starts. It also stops RKE2's pods, which
+	// would keep running after the service is stopped.
 	stop = `if systemctl cat "$0" >/dev/null 2>&1; then systemctl stop "$0" && systemctl disable "$0" || exit; fi
 for script in "$@"; do if test -x "$script"; then exec "$script"; fi; done`
 	// replace replaces the data with the data from the snapshot. The previous data is kept in etcd-before-restore until
@@ -33,9 +33,9 @@ rm -f "$db/reset-flag"
 	keep = `db="$DATA/server/db"
 if test -e "$db/etcd-before-restore"; then rm -rf "$db/etcd-replaced" && mv "$db/etcd-before-restore" "$db/etcd-replaced"; fi || exit
 rm -rf "$DATA/server/cred-before-restore" "$DATA/server/tls-before-restore"`
-	// resume restores the previous data, if there is any, with its keys and certificates. A server does not start if the
-	// keys and certificates on its disk are newer than those in etcd. Without any data, the host that started the cluster
-	// would start a new one.
+	// resume restores the previous data, if there is any, with its keys and certificates. A server does not start if
+	// the keys and certificates on its disk are newer than those in etcd. Without any data, the host that started the
+	// cluster would start a new cluster.
 	resume = `db="$DATA/server/db"; rm -f "$db/reset-flag"
 if test -e "$db/etcd-before-restore"; then
 	for part in cred tls; do
@@ -45,10 +45,10 @@ if test -e "$db/etcd-before-restore"; then
 	rm -rf "$db/etcd" && mv "$db/etcd-before-restore" "$db/etcd" || exit
 fi
 test -d "$db/etcd/member" || { echo "$db/etcd has no data to start with: make another EtcdRestore, or delete the Host" >&2; exit 1; }`
-	// rejoin moves a server's old data away after another server was restored. It does so only once per restore, because
-	// data that a later attempt finds belongs to the restored cluster. It also moves keys and certificates away. If they
-	// were rotated after the snapshot was taken, they are newer than those in the snapshot, and the server would not
-	// start. The server gets the cluster's keys when it joins with its token.
+	// rejoin moves a server's old data away after another server was restored. It moves the data only once per restore:
+	// data that a later attempt finds belongs to the restored cluster. It also moves keys and certificates away. If
+	// they were rotated after the snapshot was taken, they are newer than those in the snapshot, and the server would
+	// not start. The server gets the cluster's keys when it joins with its token.
 	rejoin = `db="$DATA/server/db" mark="$DATA/server/db/joins-$0"; if test -e "$mark"; then exit 0; fi
 mkdir -p "$db" && rm -rf "$db/etcd-before-restore" "$db/reset-flag" "$db"/joins-* "$DATA"/server/*-before-restore || exit
 for part in cred tls db/etcd; do
@@ -59,9 +59,9 @@ touch "$mark"`
 )
 
 // cleanNodesScript removes the nodes that are not listed in $NODES. It also removes the passwords of all nodes. A
-// machine that was reinstalled after the snapshot has a new password. As long as the old password is stored, the server
-// refuses the new one. When the stored password is gone, the server accepts the next password that the node presents.
-// The script retries while the API server is unavailable.
+// machine that was reinstalled after the snapshot has a new password, which servers refuse as long as the old password
+// is stored. Once the stored password is gone, they accept the next password that the node presents. The script retries
+// while the API server is unavailable.
 func cleanNodesScript(r rancher) string {
 	return `for i in $(seq 60); do all=$(` + r.kubectl + ` get nodes -o name) && break; sleep 5; done
 test -n "$all" || exit 1

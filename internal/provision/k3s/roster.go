@@ -12,11 +12,11 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// roster determines which hosts are in the cluster and whether they are healthy. It does not change anything. It is
-// derived from the input's Stored. The steps of a decision change Stored.
+// roster determines which hosts are in the cluster and whether they are healthy. It does not change anything. The
+// roster is derived from the input's Stored, which the steps of a decision change.
 type roster struct {
 	*Input
-	// write creates the instructions for hosts. The roster uses it to find hosts with outdated instructions.
+	// write creates the instructions for hosts. The roster uses the writer to find hosts with outdated instructions.
 	write *writer
 	// stay contains the members of the cluster. leave contains the taken hosts that must leave the cluster. Both lists
 	// are sorted by name.
@@ -24,8 +24,8 @@ type roster struct {
 	leave []Host
 	// byName contains the members in the stay field.
 	byName map[string]*member
-	// free contains the names of free Hosts that the pools need. The missing field is the number of additional Hosts that
-	// they need.
+	// free contains the names of free Hosts that the pools need. missing is the number of additional Hosts that the
+	// pools need.
 	free    []string
 	missing int
 }

@@ -5,10 +5,10 @@ package k3s
 
 // Scripts for k3s and RKE2. Values are passed as arguments and variables, never as part of the script's text.
 
-// snapshot takes an etcd snapshot. It fails unless the snapshot was saved in $1 places: on the disk and, if there is
-// one, in the bucket. The distributions exit with status 0 even if the disk is full or the object store refuses the
-// copy, but their output names the saved snapshots. The command may time out while the server continues. In that case,
-// the script checks the list of snapshots.
+// snapshot takes an etcd snapshot. It fails unless the snapshot was saved in $1 places: on the disk and, if a bucket is
+// configured, in the bucket. The distributions exit with status 0 even if the disk is full or the object store refuses
+// the copy, but their output names the saved snapshots. The command may time out while the server continues. In that
+// case, the script checks the list of snapshots.
 const snapshot = `want=$1 name=$2
 if test "$want" = 2; then set -- --etcd-s3-timeout=45m; else set --; fi
 out=$("$0" etcd-snapshot save --name "$name" --data-dir "$DATA" "$@" 2>&1); code=$?
@@ -78,7 +78,7 @@ done`
 
 // leaveScript removes a server's node from a working cluster. This also removes the server's etcd member, which would
 // otherwise count toward the quorum. If the cluster does not respond, the script assumes that the cluster no longer
-// exists. If there is no other server, no quorum is needed.
+// exists. If this is the only server, no quorum is needed.
 func leaveScript(r rancher) string {
 	return `kubectl() { ` + r.kubectl + ` --request-timeout=10s "$@"; }
 for i in $(seq 12); do
@@ -109,8 +109,8 @@ done; exit 1`
 
 // Scripts that install and start a distribution.
 const (
-	// try runs "attempt" up to five times, because an installer's downloads may fail temporarily, and a failed instruction
-	// is not retried.
+	// try runs "attempt" up to five times, because an installer's downloads may fail temporarily and failed
+	// instructions are not retried.
 	try = `for i in 1 2 3 4 5; do attempt && exit; code=$?; echo "attempt $i of 5 has failed: exit code $code" >&2; sleep 10; done; exit $code`
 	// fetch downloads an installer and runs it.
 	fetch = `file=$(mktemp) && trap 'rm -f "$file"' EXIT || exit
@@ -131,7 +131,8 @@ test -z "$1" || systemctl stop "$0"
 systemctl restart $1 "$0" && exit; code=$?
 for i in $(seq 60); do sleep 5; systemctl is-active --quiet "$0" && exit; done
 journalctl -u "$0" -n 15 --no-pager >&2; exit $code`
-	// rotate renews certificates. It does nothing on a host that has never been started and has no certificates.
+	// rotate renews certificates. It does nothing on a host that has never been started and therefore has no
+	// certificates.
 	rotate = `test ! -d "$DATA/server/tls" || { systemctl stop "$0"; "$1" certificate rotate --data-dir "$DATA" || { code=$?; systemctl start "$0"; exit $code; }; }`
 )
 

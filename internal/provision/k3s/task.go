@@ -48,7 +48,7 @@ type task struct {
 	role provisionv1.HostRole
 	// ended records the outcome.
 	ended func(Outcome)
-	// calm is true if the task may start only while all servers are up and no changes are in progress.
+	// calm is true if the task may start only while all servers are up and no server is being changed.
 	calm bool
 	// host is the host with the task, or "" if the task has not been assigned.
 	host string
@@ -90,7 +90,7 @@ func (d *decision) tasks() (all []*task) {
 func snapshotTask(id string) string { return "snapshot-" + id }
 
 // decideTask decides which server carries out which task now, and records the outcomes of tasks. Only one task is
-// carried out at a time. A task that has started continues.
+// carried out at a time. A task that has started is continued.
 func (d *decision) decideTask(removes int) {
 	calm := removes == 0
 	for _, m := range d.ordered() {

@@ -30,7 +30,7 @@ type Input struct {
 	Retention int
 	// Restore is the restore that has not ended, or nil if there is none.
 	Restore *RestoreWish
-	// Paused is true if Cluster API's status says that the control plane is paused.
+	// Paused is true if, according to Cluster API's status, the control plane is paused.
 	Paused bool
 }
 
@@ -42,7 +42,8 @@ type Machine struct {
 	// Provisioned reports whether the machine has been bootstrapped.
 	Provisioned bool
 	Connected   bool
-	// Gone reports whether the machine is gone for good, because its Host has been deleted and its agent is not connected.
+	// Gone reports whether the machine is permanently gone, because its Host has been deleted and its agent is not
+	// connected.
 	Gone bool
 	// Lost reports whether the machine has been disconnected for so long that the controller no longer waits for its
 	// one-time tasks.
@@ -53,8 +54,8 @@ type Machine struct {
 	Tasks []Task
 }
 
-// Task is a task of a machine. It combines the item in spec.tasks of the DroverMachine with the corresponding item in
-// status.tasks. Decisions create the item in the spec and read the item in the status. The etcd field is always set.
+// Task is a task of a machine. It combines an item in spec.tasks of the DroverMachine with the corresponding item in
+// status.tasks. Decide creates the item in the spec and reads the item in the status. The etcd field is always set.
 type Task struct {
 	infrav1.MachineTask
 	Status infrav1.MachineTaskStatus
@@ -130,7 +131,7 @@ type decision struct {
 }
 
 // Decide returns the tasks that the machines must carry out now. When it is called again with the states of these
-// tasks, it returns the next ones. It has no side effects.
+// tasks, it returns the next tasks. It has no side effects.
 func Decide(in Input) Decision {
 	d := &decision{Input: in, out: Decision{Tasks: map[string][]Task{}, Snapshots: map[string]progress.Snapshot{}}}
 	wanted := map[string]bool{}
@@ -166,7 +167,7 @@ func (d *decision) find(m *Machine, of string, action Action) *Task {
 	return nil
 }
 
-// snapshots makes one machine at a time take a snapshot, and reports a machine that is slow or disconnected. The other
+// snapshots causes one machine at a time to take a snapshot, and reports slow and disconnected machines. The other
 // machines wait for a slow machine only while it is connected. If a machine stays disconnected, its snapshot fails.
 func (d *decision) snapshots() {
 	busy := d.Restore != nil
@@ -226,8 +227,8 @@ func (m *Machine) away() string {
 }
 
 // able returns a machine that can take a snapshot, or nil if there is none. It prefers the machine whose last scheduled
-// snapshot is the oldest. This spreads the snapshots across the machines, so that they do not all fail because of one
-// machine.
+// snapshot is the oldest. This distributes the snapshots among the machines, so a single broken machine does not cause
+// all snapshots to fail.
 func (d *decision) able() (best *Machine) {
 	latest := 0
 	for i := range d.Machines {
@@ -246,8 +247,8 @@ func (d *decision) able() (best *Machine) {
 	return best
 }
 
-// holder returns the machine that has a task with the given action for a snapshot or restore, together with the latest
-// of these tasks. It returns nil for both if there is no such task.
+// holder returns the machine that has a task with the given action for a snapshot or restore, and the latest of these
+// tasks. It returns nil for both if there is no such task.
 func (d *decision) holder(of string, action Action) (*Machine, *Task) {
 	for i := range d.Machines {
 		if t := d.find(&d.Machines[i], of, action); t != nil {

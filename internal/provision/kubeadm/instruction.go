@@ -32,11 +32,11 @@ const (
 	// Snapshot is the action that takes a snapshot. Its arguments are the path of the new file, and the paths of earlier
 	// files to remove afterward.
 	Snapshot = infrav1.TaskEtcdSnapshot
-	// Upload is the action that copies a snapshot to a bucket. Its arguments are the path of the snapshot's file and the
+	// Upload is the action that copies a snapshot to a bucket. Its arguments are the path of the snapshot file and the
 	// destination.
 	Upload = infrav1.TaskEtcdUpload
 	// Prepare is the action that creates the data directory of a new etcd from a snapshot. It does not change anything
-	// that is in use. Its arguments are the ID of the restore, the snapshot's file, and the bucket. If the host does not
+	// that is in use. Its arguments are the ID of the restore, the snapshot file, and the bucket. If the host does not
 	// have the file, it fetches the file from the bucket.
 	Prepare = infrav1.TaskEtcdPrepare
 	// Stop is the action that stops etcd, the API server, the controller manager and the scheduler. Its argument is the ID
@@ -91,9 +91,9 @@ type Bucket struct {
 // Instruction returns the instruction for a task. The caller sets the instruction's ID.
 //
 // Tasks and instructions both describe an action that a host carries out once. They are separate because a task is part
-// of a DroverMachine's spec, which is also readable for users who must not read Secrets. A task therefore only names
-// the Secret with the bucket's credentials. The DroverMachine controller reads that Secret when it gives the
-// instruction to the Host.
+// of a DroverMachine's spec, which can also be read by users who must not read Secrets. A task therefore contains only
+// the name of the Secret with the bucket's credentials. The DroverMachine controller reads that Secret when it gives
+// the instruction to the Host.
 func Instruction(task infrav1.MachineTask, bucket Bucket) (protocol.HostInstruction, error) {
 	if task.Etcd == nil {
 		return protocol.HostInstruction{}, fmt.Errorf("the task %s has no field etcd", verb(task.Action))

@@ -26,9 +26,9 @@ const (
 
 // reset removes everything that kubeadm, or any other node installation, has left on a machine. It keeps the CNI
 // directory, because containerd watches that directory and would not notice a new one. "kubeadm reset" is not
-// sufficient. It does not remove the kube-proxy rules, which would route Service addresses of the next cluster to API
-// servers of this cluster. It also empties the etcd directory before etcd has stopped. If the kubelet restarts etcd,
-// the new data prevents kubeadm from creating a control plane on the machine again.
+// sufficient. It does not remove the rules of kube-proxy, which would route Service addresses of the next cluster to
+// the API servers of this cluster. It also empties the etcd directory before etcd has stopped. If the kubelet restarts
+// etcd, the new data prevents kubeadm from creating a control plane on the machine again.
 const reset = `if command -v kubeadm >/dev/null; then kubeadm reset --force || exit; fi
 for family in ip ip6; do if nft list table $family kube-proxy >/dev/null 2>&1; then nft delete table $family kube-proxy || exit; fi; done
 for tool in iptables ip6tables; do

@@ -51,7 +51,7 @@ func (d *decision) wait(phase provisionv1.EtcdRestorePhase, lost []*Machine, why
 	d.out.Restore.Stuck = true
 }
 
-// begin starts the restore as soon as nothing prevents it. Until then, the Cluster is not paused.
+// begin starts the restore when nothing prevents it any longer. Until then, the Cluster is not paused.
 func (d *decision) begin() {
 	all := d.present()
 	first := slices.IndexFunc(all, func(m *Machine) bool { return m.Host == d.Restore.Host })
@@ -271,7 +271,7 @@ func (d *decision) joiners(first *Machine) []*Machine {
 	return all
 }
 
-// join makes a machine join the new etcd. It first stops a machine that was created during the restore.
+// join makes a machine join the new etcd. If the machine was created during the restore, join stops it first.
 func (d *decision) join(first, m *Machine) (State, string) {
 	if state, message := d.step(m, newTask(Stop, infrav1.EtcdTask{})); state != Succeeded {
 		return state, message

@@ -16,7 +16,7 @@ const (
 	// DefaultRetention is the number of scheduled snapshots that each control plane machine keeps.
 	DefaultRetention = 5
 	// keptFailures is the number of failed scheduled snapshots that are kept, so that users can find out why they
-	// failed. Up to maxFailures failed snapshots are kept while their hosts may still have files from them.
+	// failed. While their hosts may still have files from them, up to maxFailures failed snapshots are kept.
 	keptFailures, maxFailures = 3, 32
 	// maxRemove is the maximum number of files that one task removes.
 	maxRemove = 64
@@ -71,8 +71,8 @@ func (d *decision) upload(wish SnapshotWish, m *Machine) progress.Snapshot {
 	return p
 }
 
-// name returns the name of the bucket. It is empty for a task that Drover did not create and that names no bucket. Such
-// a task fails on its host.
+// name returns the name of the bucket. It is empty if the task does not name a bucket. Drover creates no such tasks,
+// and they fail on their hosts.
 func name(o *Object) string {
 	if o == nil {
 		return "no bucket"
@@ -105,9 +105,9 @@ func (d *decision) surplus(host string, more int) []string {
 	return files
 }
 
-// expire finds the scheduled snapshots whose objects must be deleted. A snapshot's object is deleted if the snapshot's
-// file has been removed, or if the snapshot failed and is not one of the latest few failures. It is also deleted if the
-// snapshot exceeds the retention and its host is no longer a control plane machine.
+// expire finds the scheduled snapshots whose objects must be deleted. An object is deleted if the file of the snapshot
+// has been removed, or if the snapshot failed and is not among the latest failures. It is also deleted if the snapshot
+// exceeds the retention and its host is no longer a control plane machine.
 func (d *decision) expire() {
 	if d.Retention <= 0 {
 		return
@@ -130,7 +130,7 @@ func (d *decision) expire() {
 	}
 }
 
-// elsewhere reports whether none of the current control plane machines has a snapshot. No task can remove the file of
+// elsewhere reports whether a snapshot is on none of the current control plane machines. No task can remove the file of
 // such a snapshot.
 func (d *decision) elsewhere(s Stored) bool {
 	return !slices.ContainsFunc(d.Machines, func(m Machine) bool { return s.Host != "" && m.Host == s.Host && !m.Gone })

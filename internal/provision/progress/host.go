@@ -35,8 +35,7 @@ type Host struct {
 	State State
 	// Done counts the one-time instructions that have succeeded.
 	Done int
-	// Instruction is the ID of the instruction that is running or has failed. It is empty if there is no such
-	// instruction.
+	// Instruction is the ID of the running or failed instruction. It is empty if there is no such instruction.
 	Instruction string
 	// Message describes what the host is doing or why it has failed. It may be set even if the host has no
 	// instructions.
@@ -46,7 +45,7 @@ type Host struct {
 }
 
 // OfHost returns the progress of a Host with the given version of its instructions. version is empty for a Host without
-// instructions. The function ignores a status that is about a different version.
+// instructions. It ignores a status that describes a different version.
 func OfHost(host *v1.Host, version string) Host {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	if ready == nil {

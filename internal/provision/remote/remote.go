@@ -37,7 +37,7 @@ var errAddress = errors.New("the server's address belongs to this machine, is li
 // ErrRedirect is returned if a server responds with a redirect. It does not contain the target of the redirect.
 var ErrRedirect = errors.New("the server answered with a redirect, which Drover does not follow")
 
-// bounds returns the limits on a kubeconfig. Even a kubeconfig with a hundred clusters stays below the limits.
+// bounds returns the limits on a kubeconfig. Even a kubeconfig with a hundred clusters is within the limits.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 256 << 10, Nodes: 2048, Depth: 16} }
 
 // Config reads the current context of a kubeconfig. It refuses a kubeconfig that would read local files, run local
@@ -140,8 +140,8 @@ func refused(field string) error {
 // noProxy makes the client dial the server directly. The dialer checks the server's address, but a proxy would not.
 func noProxy(*http.Request) (*url.URL, error) { return nil, nil }
 
-// straight refuses redirects. If it did not, a server could redirect client-go to another address, and client-go would
-// send the token there, possibly without TLS.
+// straight refuses redirects. Otherwise, a server could redirect client-go to another address, and client-go would send
+// the token to that address, possibly without TLS.
 type straight struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -70,8 +70,8 @@ func longStep(text string) (field string, step, values int) {
 }
 
 // closest finds the two consecutive times of the schedule that are closest to each other. It returns the later of the
-// two times, and the interval between them. It examines two days of the densest schedule that is allowed. A denser
-// schedule is detected within the first hours.
+// two times, and the interval between them. For the densest schedule that is allowed, the examined times cover two
+// days. A denser schedule is detected within the first few hours.
 func (s Schedule) closest() (at time.Time, gap time.Duration) {
 	const most = 600
 	first := s.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
@@ -89,12 +89,12 @@ func (s Schedule) closest() (at time.Time, gap time.Duration) {
 	return at, gap
 }
 
-// Next returns the schedule's first time after the given time.
+// Next returns the first time of the schedule after the given time.
 func (s Schedule) Next(after time.Time) time.Time { return s.times.Next(after.UTC()) }
 
-// Latest returns the schedule's last time in (after, until], or false if there is none. It examines at most a few
-// thousand times. It first examines the last hour, and goes back farther only if that hour contains no time of the
-// schedule.
+// Latest returns the last time of the schedule in (after, until], or false if there is none. It examines at most a few
+// thousand times. It first examines the last hour, and goes back farther only if no time of the schedule is in that
+// hour.
 func (s Schedule) Latest(after, until time.Time) (time.Time, bool) {
 	for _, back := range []time.Duration{time.Hour, 24 * time.Hour, 32 * 24 * time.Hour, 9 * 366 * 24 * time.Hour} {
 		from := until.Add(-back)

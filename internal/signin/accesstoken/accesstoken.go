@@ -103,8 +103,8 @@ func (v *Verifier) Identify(r *http.Request, raw string, sum Digest) (identity.I
 }
 
 // BySession returns the claims and the user of a token that is valid for all clusters. It refuses a token for one
-// cluster, because that token is valid only for the paths of the cluster. That token cannot be exchanged for another
-// token and cannot end a session.
+// cluster, because such a token is valid only for the paths of the cluster. It cannot be exchanged for another token,
+// and cannot end a session.
 func (v *Verifier) BySession(ctx context.Context, raw string) (Verified, identity.Identity, error) {
 	t, err := v.verify(ctx, raw, sha256.Sum256([]byte(raw)))
 	if err != nil {

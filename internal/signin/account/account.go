@@ -50,7 +50,7 @@ type Accounts struct {
 	Log   *quietlog.Log
 }
 
-// Standing returns ErrNotStanding if a user who has signed in may no longer sign in.
+// Standing returns ErrNotStanding if a user who has signed in is no longer allowed to sign in.
 func (a *Accounts) Standing(ctx context.Context, from client.Reader, c Claims) error {
 	if c.Provider == "" {
 		_, err := a.User(ctx, from, c.User, string(c.UID))
@@ -80,7 +80,7 @@ func (a *Accounts) User(ctx context.Context, from client.Reader, name, uid strin
 	return user, nil
 }
 
-// Provider returns an AuthProvider. It returns ErrNotStanding if the AuthProvider is disabled or does not exist.
+// Provider returns an AuthProvider. If the AuthProvider is disabled or does not exist, it returns ErrNotStanding.
 func (a *Accounts) Provider(ctx context.Context, from client.Reader, name string) (*v1.AuthProvider, error) {
 	p := &v1.AuthProvider{}
 	if Reserved(name) {
@@ -211,9 +211,9 @@ func Groups(provider string, groups []string) []string {
 // unseen reports whether a character is invisible in a binding or would be changed in a header.
 func unseen(r rune) bool { return !unicode.IsPrint(r) || r > unicode.MaxASCII }
 
-// reserved contains prefixes of user and group names that the hub, API servers or cluster installers use. Members
-// created by kubeadm bind the group kubeadm:cluster-admins to cluster-admin. Members on EKS grant many rights to users
-// such as eks:addon-manager.
+// reserved contains prefixes of user and group names that the hub, API servers or cluster installers use. For example,
+// members created by kubeadm bind the group kubeadm:cluster-admins to cluster-admin, and members on EKS grant many
+// rights to users such as eks:addon-manager.
 var reserved = []string{Local, "hub", "system", "kubeadm", "eks"}
 
 // Reserved reports whether a provider must not have the given name.
@@ -222,7 +222,7 @@ func Reserved(provider string) bool {
 }
 
 // Password returns a User and the hash of the User's password. If the User or the password does not exist, it returns a
-// hash that no password matches, so that checking a password always takes the same amount of time.
+// hash that no password matches. As a result, checking a password always takes the same amount of time.
 func (a *Accounts) Password(ctx context.Context, name string) (*v1.User, string, error) {
 	if len(validation.IsDNS1123Label(name)) > 0 {
 		return nil, password.Nothing(), nil

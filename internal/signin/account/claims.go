@@ -54,7 +54,7 @@ func (c Claims) Audited() audit.User {
 	return audit.User{Name: c.Principal(), UID: string(c.UID)}
 }
 
-// Fitting returns the groups that fit into a token, sorted. The first groups in the list take precedence.
+// Fitting returns the groups that fit in a token, sorted. The first groups in the list take precedence.
 func Fitting(groups []string) []string {
 	var fit []string
 	size := len("[]")

@@ -26,11 +26,11 @@ const (
 	first = time.Second
 	// forget is the time since the last failure after which the count restarts.
 	forget = time.Hour
-	// remembered is the maximum number of counts that are kept. The counts with the most recent failures are kept.
+	// remembered is the maximum number of counts that are kept. The counts with the oldest failures are dropped first.
 	remembered = 16 << 10
 )
 
-// failures is a count of failures together with the time of the last failure.
+// failures holds the number of failures and the time of the last failure.
 type failures struct {
 	count int
 	last  time.Time

@@ -42,7 +42,7 @@ type Connector interface {
 }
 
 // Refresher is an upstream that can be queried again for a user who signed in before. If an upstream is not a
-// Refresher, a user's session ends when its first token expires.
+// Refresher, the sessions of its users end when their first token expires.
 type Refresher interface {
 	Connector
 	// Refresh returns the current description of the user, or ErrRefused if the upstream no longer accepts the user.
@@ -77,7 +77,7 @@ type PostCallback interface {
 // MaxHeader is the maximum size of the header of an upstream's response, in bytes.
 const MaxHeader = 64 << 10
 
-// dialTimeout limits how long connecting to an upstream and the TLS handshake may each take.
+// dialTimeout is the time limit for connecting to an upstream, and also for the TLS handshake.
 const dialTimeout = 5 * time.Second
 
 // Client returns an HTTP client for requests to an upstream. The timeout applies to each request, including its body.

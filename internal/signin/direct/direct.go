@@ -69,9 +69,9 @@ func (a *Access) PublishedKeys(ctx context.Context) ([]byte, error) {
 	return json.Marshal(current.Set.JWKS())
 }
 
-// Denied returns the sorted IDs of the sessions whose direct-access tokens members must refuse even before the tokens
-// expire. It also returns the time when the first of these sessions can be removed from the list, or the zero time if
-// the list is empty.
+// Denied returns the sorted IDs of sessions. Members must refuse the direct-access tokens of these sessions even before
+// the tokens expire. Denied also returns the time when the first session can be removed from the list, or the zero time
+// if the list is empty.
 func (a *Access) Denied(ctx context.Context) (denied []string, again time.Time, err error) {
 	all, err := a.Sessions.All(ctx)
 	if err != nil {
@@ -127,7 +127,7 @@ func (a *Access) KeepDeleted(ctx context.Context, deleted client.Object) error {
 // Changes reports whether an event may change the sessions and keys that are sent to members. The event's object must
 // satisfy Decides. The before parameter is nil for a created object, and after is nil for a deleted one. Changes
 // returns false if an event only records a new token in a session that has not been revoked. Such events are frequent,
-// because each new token for direct access causes one.
+// because they occur for each new token for direct access.
 func (a *Access) Changes(ctx context.Context, before, after client.Object) bool {
 	is := func(o client.Object) *session.Session {
 		if secret, ok := o.(*corev1.Secret); ok && secret.Labels[v1.LabelSecretKind] == v1.SecretKindSession {

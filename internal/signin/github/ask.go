@@ -57,7 +57,7 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// errorForm matches OAuth error codes. Errors include no other part of a response, because an error page may repeat the
+// errorForm matches OAuth error codes. Errors contain no other part of a response, because an error page may repeat the
 // request.
 var errorForm = regexp.MustCompile(`^[a-z_]{1,64}$`)
 
@@ -163,7 +163,7 @@ func (c *Connector) failed(req *http.Request, resp *http.Response, raw []byte, s
 	return e
 }
 
-// limited returns how long to wait, according to a response's headers. It returns "" if no limit was exceeded.
+// limited returns how long to wait according to a response's headers. It returns "" if no limit was exceeded.
 func (c *Connector) limited(resp *http.Response) string {
 	if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusTooManyRequests {
 		return ""
@@ -211,17 +211,14 @@ func (c *Connector) redeem(ctx context.Context, callback, verifier, code string)
 // unredeemed returns an error that explains why GitHub did not redeem a code. The error contains no text from the
 // response.
 func (c *Connector) unredeemed(err error) error {
-	var answered *oauth2.RetrieveError
-	if errors.As(err, &answered) {
+	if answered, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
 		if answered.ErrorCode != "" {
 			return c.answered(answered.ErrorCode)
 		}
-		e := &statusError{path: c.app.Endpoint.TokenURL, code: answered.Response.StatusCode,
+		return &statusError{path: c.app.Endpoint.TokenURL, code: answered.Response.StatusCode,
 			wait: c.limited(answered.Response)}
-		return e
 	}
-	var network *url.Error
-	if errors.As(err, &network) {
+	if network, ok := errors.AsType[*url.Error](err); ok {
 		return fmt.Errorf("GitHub does not respond: %w", network)
 	}
 	return fmt.Errorf("the server at %s is not GitHub: check the URL of the provider, and look for a proxy in "+

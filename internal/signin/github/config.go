@@ -37,7 +37,7 @@ var (
 
 // Config is the configuration of the connector for one GitHub instance.
 type Config struct {
-	// URL is the address where users sign in. It is empty for https://github.com. Otherwise it is the URL of a GitHub
+	// URL is the address where users sign in. It is empty for https://github.com. Otherwise, it is the URL of a GitHub
 	// Enterprise Server.
 	URL string
 	// ClientID and ClientSecret are the credentials of the OAuth app.

@@ -108,8 +108,7 @@ func (c *Connector) Check(ctx context.Context) error {
 	var limits struct{}
 	_, err := c.get(ctx, "/rate_limit", func(r *http.Request) { r.SetBasicAuth(c.app.ClientID, c.app.ClientSecret) },
 		&limits)
-	var status *statusError
-	if errors.As(err, &status) {
+	if status, ok := errors.AsType[*statusError](err); ok {
 		switch {
 		case status.code == http.StatusUnauthorized:
 			return fmt.Errorf("GitHub refuses the client ID or the client secret of the OAuth app: compare them with the app's "+

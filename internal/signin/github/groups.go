@@ -84,9 +84,9 @@ func (c *Connector) counts(org string) bool {
 	return len(c.orgs) == 0 || slices.Contains(c.orgs, org)
 }
 
-// list calls each for the items on all pages, and reports whether GitHub omitted items because of single sign-on. It
-// takes only the number of the next page from the Link header. The address is always the configured one, so that a
-// response from GitHub cannot determine where the token is sent.
+// list passes the items on all pages to the function each, and reports whether GitHub omitted items because of single
+// sign-on. It takes only the number of the next page from the Link header. The address is always the configured one, so
+// a response from GitHub cannot determine where the token is sent.
 func list[T any](ctx context.Context, c *Connector, token, path string, query url.Values, each func(T)) (partial bool,
 	err error) {
 	for page := 1; page <= maxPages; page++ {

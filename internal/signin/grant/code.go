@@ -76,6 +76,9 @@ func (s *Server) Begin(ctx context.Context, keys *keyring.Keys, c session.Code) 
 		return none, "", fmt.Errorf("read session of user %s: %w", c.Principal(), err)
 	}
 	first, begun := "", s.Sessions.New(c.ID, c.Claims, c.At, s.Now().Add(token.Lifetime))
+	if c.Redirect == s.Issuer+oauth.PathPage {
+		begun.Data[session.KeyClient] = []byte(session.ClientPage)
+	}
 	if c.Offline {
 		begun.Data[session.KeyKeys], begun.Data[session.KeyPassword] = []byte(keys.UID), []byte(c.Password)
 		if first, err = s.Sessions.GiveRefresh(begun); err != nil {
@@ -90,8 +93,8 @@ func (s *Server) Begin(ctx context.Context, keys *keyring.Keys, c session.Code) 
 	return begun, first, nil
 }
 
-// replayed refuses a code that was already redeemed. It revokes the session unless the session is already revoked, so
-// that a repeated code causes only one write.
+// replayed refuses a code that was already redeemed. It revokes the session, unless the session is already revoked. As
+// a result, a code that is repeated causes only one write.
 func (s *Server) replayed(ctx context.Context, c session.Code, revoked bool) error {
 	if revoked {
 		return refusedCode()

@@ -161,8 +161,8 @@ func refusedDevice(code string) error {
 }
 
 // Limits on the device codes that one replica issues. Each limit consists of a rate per second and a burst. The first
-// pair applies to all addresses together, and the second pair to each address. Without limits, an attacker could
-// request many codes and wait for a user to enter one of them by mistake.
+// pair applies to all addresses combined, and the second pair applies to each address. Without limits, an attacker
+// could request many codes and wait for a user to enter one of them by mistake.
 const (
 	codesPerSecond, codesAtOnce              = 20, 100
 	codesPerSecondOfSource, codesOfOneAtOnce = 0.5, 10

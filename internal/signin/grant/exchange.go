@@ -98,7 +98,7 @@ func (s *Server) parseExchange(fields url.Values) (audience string, err error) {
 
 // giveDirect issues a token that lets the user of a session reach a cluster without the hub. Such a token is not valid
 // for the hub, and is valid for longer than other tokens. The session records when the last of these tokens expires,
-// because members must be notified if the session ends before that.
+// because members must be notified if the session ends earlier.
 func (s *Server) giveDirect(
 	ctx context.Context, keys *keyring.Keys, t accesstoken.Verified, id identity.Identity, cluster string,
 ) (Granted, error) {

@@ -3,7 +3,8 @@
 
 // Package grant implements the token endpoint.
 //
-// The endpoint issues tokens in exchange for codes, refresh tokens and other tokens, and revokes sessions.
+// The endpoint issues tokens in exchange for codes, refresh tokens and other tokens. Other endpoints list and end a
+// user's sessions.
 package grant
 
 import (
@@ -34,8 +35,9 @@ import (
 
 // Paths of the endpoints.
 const (
-	PathToken  = "/v1/auth/token"
-	PathRevoke = "/v1/auth/revoke"
+	PathToken    = "/v1/auth/token"
+	PathRevoke   = "/v1/auth/revoke"
+	PathSessions = "/v1/auth/sessions"
 )
 
 const (
@@ -59,6 +61,7 @@ type Options struct {
 	Sessions     *session.Store
 	Connectors   *upstream.Connectors
 	AccessTokens *accesstoken.Verifier
+	Own          *accesstoken.Own
 	Direct       *direct.Access
 	Now          func() time.Time
 	Log          *quietlog.Log
@@ -86,6 +89,8 @@ func (s *Server) Register(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+PathToken, s.token)
 	mux.HandleFunc("POST "+PathRevoke, s.revoke)
 	mux.HandleFunc("POST "+oauth.PathDevice, s.device)
+	mux.HandleFunc("GET "+PathSessions, s.Own.Handler(http.StatusOK, s.listOwn))
+	mux.HandleFunc("DELETE "+PathSessions+"/{id}", s.Own.Handler(http.StatusOK, s.endOwn))
 }
 
 // Granted is the response to a grant.

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/session"
 )
 
-// askingPause is the polling interval while waiting for another replica that queries the provider.
+// askingPause is the polling interval while another replica queries the provider.
 const askingPause = 100 * time.Millisecond
 
 // refreshGate returns a gate for sessions of users from providers. It lets one request at a time refresh a session.
@@ -72,7 +72,7 @@ func (s *Server) Refresh(ctx context.Context, keys *keyring.Keys, fields url.Val
 	return Granted{}, fmt.Errorf("refresh session %s: %d times another replica wrote it", given.Session, contended)
 }
 
-// rotate exchanges a refresh token for a new one, and returns the new token with its session. It reads the session from
+// rotate exchanges a refresh token for a new one, and returns the new token and its session. It reads the session from
 // the API server and writes it back. If another replica writes the session in the meantime, rotate returns a conflict
 // error, and the caller must call rotate again.
 func (s *Server) rotate(

@@ -27,8 +27,8 @@ type reviewer struct {
 
 // review returns account.ErrNotStanding if the user of a session may no longer sign in. The caller must have read the
 // session from the API server. If provider is set and the user comes from a provider, review queries the provider and
-// updates the session. The caller then stores the session together with the next refresh token. Several requests may
-// review the same session at the same time, but session.Store.ClaimAsking lets only one of them query the provider.
+// updates the session. The caller then stores the session with the next refresh token. Several requests may review the
+// same session at the same time, but session.Store.ClaimAsking lets only one of them query the provider.
 func (v reviewer) review(ctx context.Context, of session.Session, provider bool) error {
 	switch {
 	case of.Provider() == "":

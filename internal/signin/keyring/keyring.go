@@ -41,7 +41,7 @@ type Keys struct {
 	// Set holds all published keys. Active is the key that signs tokens.
 	Set    keys.Set
 	Active keys.Key
-	// Sealing holds secrets that are derived from the keys. Seal uses the first secret, which is derived from the
+	// Sealing holds the secrets that are derived from the keys. Seal uses the first secret, which is derived from the
 	// active key.
 	Sealing [][]byte
 	*sealer

@@ -18,7 +18,7 @@ import (
 // provider's state.
 const maxSealed = 24 << 10
 
-// errSealed means that a value was not sealed for this purpose with one of the keys, or was modified.
+// errSealed means that a value was modified, or was not sealed for this purpose with one of the keys.
 var errSealed = errors.New("the value was not sealed by this hub")
 
 // sealer encrypts values that a client carries but must not read or change. It is safe for concurrent use.

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// Lead is how long a key is published before it signs tokens, so that all caches contain the key by then.
+	// Lead is how long a key is published before it signs tokens. By then, all caches contain the key.
 	Lead = time.Hour
 	// Lifetime is how long a key signs tokens.
 	Lifetime = 30 * 24 * time.Hour
@@ -95,8 +95,8 @@ func (s Set) JWKS() jose.JSONWebKeySet {
 	return set
 }
 
-// Sealing returns secret keys for sealing values. They are derived from the signing keys, so all replicas have them and
-// no other secret has to be stored. The key that is derived from the active key comes first.
+// Sealing returns secret keys for sealing values. They are derived from the signing keys. As a result, all replicas
+// have them, and no other secret has to be stored. The key that is derived from the active key comes first.
 func (s Set) Sealing(active Key) ([][]byte, error) {
 	var all [][]byte
 	others := slices.DeleteFunc(slices.Clone(s), func(key Key) bool { return key.ID == active.ID })

@@ -28,8 +28,8 @@ type Config struct {
 	// BindDN is the name of the service account: a DN, or another form that the server accepts, such as drover@example.com
 	// for Active Directory.
 	BindDN string
-	// BindPassword returns the password of the service account. It is called for each connection, so that a new
-	// password is used immediately.
+	// BindPassword returns the password of the service account. It is called for each connection, so a new password
+	// takes effect immediately.
 	BindPassword func(context.Context) (string, error)
 	Users        Users
 	Groups       Groups
@@ -42,7 +42,7 @@ type Config struct {
 
 // Users describes where users are and which attributes they have.
 type Users struct {
-	// Base is the DN of the subtree in which users are searched.
+	// Base is the DN of the subtree that is searched for users.
 	Base string
 	// Filter finds a user, for example (&(objectClass=person)(uid={name})). {name} is replaced with the name that the user
 	// entered, escaped for use in a filter. On a refresh, {name} is replaced with *, so the rest of the filter determines
@@ -60,11 +60,11 @@ type Users struct {
 type Source string
 
 const (
-	// TokenGroups means that the SIDs that Active Directory computes for a user are read. They include all security
-	// groups, even nested ones.
+	// TokenGroups means that the hub reads the SIDs that Active Directory computes for a user. They include all
+	// security groups, even nested ones.
 	TokenGroups Source = "TokenGroups"
-	// MemberOf means that the user's memberOf attribute is read. FreeIPA and OpenLDAP with the memberof overlay provide
-	// this attribute.
+	// MemberOf means that the hub reads the user's memberOf attribute. FreeIPA provides this attribute, as does
+	// OpenLDAP with the memberof overlay.
 	MemberOf Source = "MemberOf"
 	// Search means that the hub searches for groups that contain the user.
 	Search Source = "Search"
@@ -73,7 +73,7 @@ const (
 // Groups describes how the groups of a user are found.
 type Groups struct {
 	Source Source
-	// Base is the DN of the subtree in which groups are searched. Groups outside this subtree are ignored.
+	// Base is the DN of the subtree that is searched for groups. Groups outside this subtree are ignored.
 	Base string
 	// Filter finds the groups that contain a user or, for nested groups, another group. {dn} is the DN of the user or
 	// group, and {name} is the name of the user. TokenGroups does not use the filter. MemberOf uses it only for nested

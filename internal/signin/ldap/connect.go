@@ -80,8 +80,8 @@ func (c *Connector) connect(ctx context.Context) (*session, error) {
 	return nil, joined(failures)
 }
 
-// open returns a session with one server. ctx limits the duration of the session. Connecting may take only a part of
-// that time.
+// open returns a session with one server. ctx limits the duration of the session. Connecting may take only part of that
+// time.
 func (c *Connector) open(ctx context.Context, to server, secret string) (_ *session, err error) {
 	early, cancel := context.WithTimeout(ctx, c.dial)
 	defer cancel()

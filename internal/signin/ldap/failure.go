@@ -56,7 +56,7 @@ func (f *failure) reason() string {
 	return bounded(text)
 }
 
-// advice returns a hint on how to fix the cause of a server's error response.
+// advice returns a hint on how to fix the problem that a server's error response describes.
 func (f *failure) advice() string {
 	switch f.code() {
 	case goldap.LDAPResultNoSuchObject:

@@ -6,6 +6,7 @@ package ldap
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -13,8 +14,8 @@ import (
 )
 
 const (
-	// maxGroups is the maximum number of a user's groups. The hub refuses a user who is in more groups, because an
-	// arbitrary subset of the groups could grant different rights each time.
+	// maxGroups is the maximum number of a user's groups. The hub refuses a user who is in more groups. An arbitrary
+	// subset of the groups could grant different rights each time.
 	maxGroups = 20_000
 	// batch is the number of groups in one filter.
 	batch = 100
@@ -54,12 +55,7 @@ func (c *Connector) groups(s *session, a account) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, 0, len(f.names))
-	for name := range f.names {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names, nil
+	return slices.Sorted(maps.Keys(f.names)), nil
 }
 
 // finder collects the groups of one user.
@@ -106,7 +102,7 @@ func (f *finder) memberOf(a account) error {
 	return nil
 }
 
-// searched adds the groups that match one of the filters. Each search request contains only a batch of the filters.
+// searched adds the groups that match one of the filters. Each search request contains at most batch filters.
 func (f *finder) searched(filters []string) error {
 	for some := range slices.Chunk(filters, batch) {
 		found, err := f.session.search(request{

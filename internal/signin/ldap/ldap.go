@@ -7,6 +7,7 @@ package ldap
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -76,8 +77,8 @@ func (c *Connector) Login(ctx context.Context, name, password string) (connector
 		if err := s.bindAccount(); err != nil {
 			return account{}, err
 		}
-		// A bind may change the entry. For example, it may reset an expired lock. Therefore the entry is read after the
-		// bind.
+		// A bind may change the entry. For example, it may reset an expired lock. Therefore, the entry is read after
+		// the bind.
 		return c.read(s, dn)
 	})
 }
@@ -158,10 +159,5 @@ func (c *Connector) ask(ctx context.Context, find func(*session) (account, error
 }
 
 func (c *Connector) allows(groups []string) bool {
-	for _, group := range groups {
-		if c.allowed[group] {
-			return true
-		}
-	}
-	return len(c.allowed) == 0
+	return len(c.allowed) == 0 || slices.ContainsFunc(groups, func(group string) bool { return c.allowed[group] })
 }

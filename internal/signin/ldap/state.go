@@ -55,8 +55,8 @@ func changed(entry *goldap.Entry) string {
 // cannot be parsed is also a reason.
 //
 // A lock caused by wrong passwords is not a reason. Otherwise, anyone could end a user's sessions by entering wrong
-// passwords. Besides, only the directory knows when such a lock expires, and the attributes of the lock remain until
-// the next bind. A bind with the user's password fails while the account is locked.
+// passwords. In addition, only the directory knows when such a lock expires, and the attributes of the lock remain
+// until the next bind. A bind with the user's password fails while the account is locked.
 func refusal(entry *goldap.Entry, now time.Time) string {
 	value := entry.GetEqualFoldAttributeValue
 	number := func(attribute string) int64 {

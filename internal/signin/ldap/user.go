@@ -21,8 +21,8 @@ const maxName = 255
 
 // account holds the directory entry of a user.
 type account struct {
-	// raw is the unchanged value of the name attribute, which the entries of groups may contain. name is the user's name
-	// in principals.
+	// raw is the unchanged value of the name attribute. The entries of groups may contain this value. name is the
+	// user's name in principals.
 	dn, id, raw, name string
 	// changed is the time when the password was last set. Changing the password ends the user's sessions.
 	changed string
@@ -80,8 +80,8 @@ func (c *Connector) read(s *session, dn string) (account, error) {
 	found, err := s.search(request{
 		what: "read a user", base: dn, scope: goldap.ScopeBaseObject, filter: anyEntry, attributes: attributes, most: 1,
 	})
-	var f *failure
-	if errors.As(err, &f) && f.code() == goldap.LDAPResultNoSuchObject || err == nil && len(found) == 0 {
+	f, failed := errors.AsType[*failure](err)
+	if failed && f.code() == goldap.LDAPResultNoSuchObject || err == nil && len(found) == 0 {
 		return account{}, refuse("the user is gone, or the service account may not read their entry")
 	}
 	if err != nil {
@@ -110,7 +110,8 @@ func (c *Connector) read(s *session, dn string) (account, error) {
 }
 
 // unique returns an error if another entry has the same user name. If two entries had the same name, one user could be
-// mistaken for another. This can happen if the filter compares several attributes, or if users are in several branches.
+// mistaken for another. Duplicates can occur if the filter compares several attributes, or if users are in several
+// branches.
 func (c *Connector) unique(s *session, a account) error {
 	found, err := s.search(request{
 		what: "search " + c.Users.Name + " below " + c.Users.Base, base: c.Users.Base, scope: goldap.ScopeWholeSubtree,
@@ -197,7 +198,7 @@ func normalize(name string) (string, error) {
 }
 
 // lowerRune converts a letter to lower case. It does not change letters that have the same lower case as another
-// letter, such as the Kelvin sign and K. If it did, two names that differ in a directory could become the same name.
+// letter, such as the Kelvin sign and K. Otherwise, two names that differ in a directory could become the same name.
 func lowerRune(r rune) rune {
 	if lower := unicode.ToLower(r); unicode.ToUpper(lower) == r {
 		return lower

@@ -42,7 +42,7 @@ const (
 type passwords struct {
 	attempts *attempts.Log
 	// known is the queue for users who have signed in with the same browser before, and strangers is the queue for all
-	// other logins. Attackers who guess passwords therefore do not delay users with known browsers.
+	// other logins. As a result, attackers who guess passwords do not delay users with known browsers.
 	known, strangers *limit.Gate
 }
 
@@ -95,7 +95,7 @@ func (p *Pages) checkPassword(ctx context.Context, a attempt) outcome {
 	return outcome{claims: claims, browser: known}
 }
 
-// verify reports whether a password matches a hash. It takes the same time for a user who does not exist.
+// verify reports whether a password matches a hash. It takes the same amount of time if the user does not exist.
 func (p passwords) verify(ctx context.Context, try attempts.Attempt, hash, secret string) (bool, error) {
 	gate, requester := p.strangers, limit.Requester{User: try.Source}
 	if try.Device != "" {
@@ -182,7 +182,7 @@ func (b browser) knownTo(user string, uid types.UID) string {
 }
 
 // folded returns a name in the form in which directories compare names. It removes case and accents, because some
-// directories ignore them. If folded kept them, attempts would be counted separately for each spelling of a name.
+// directories ignore them. Otherwise, attempts would be counted separately for each spelling of a name.
 func folded(name string) string {
 	return strings.Map(func(c rune) rune {
 		if unicode.Is(unicode.Mn, c) {
@@ -198,8 +198,8 @@ type upstreams struct {
 	failed attempts.Rates // failed logins with providers
 }
 
-// newUpstreams returns limits on concurrent queries to providers. The queries from one address, and the queries to one
-// provider, can take up only a part of the total.
+// newUpstreams returns limits on concurrent queries to providers. Queries from a single address, or to a single
+// provider, can take up only part of the total.
 func newUpstreams() upstreams {
 	bounds := limit.Bounds{User: 8, Member: 16, All: 32, Queue: 64, QueueUser: 8, Wait: hashWait}
 	return upstreams{limit.NewGate(bounds, limit.Observer{}), attempts.NewRates(failuresPerSecond, failuresAtOnce)}

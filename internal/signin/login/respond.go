@@ -198,7 +198,7 @@ func (p *Pages) choose(ctx context.Context, shown *page.Login) error {
 	return nil
 }
 
-// asks returns HTML that names the client for which the user signs in.
+// asks returns HTML that names the client that requested the login.
 func (p *Pages) asks(a authorization) string {
 	switch {
 	case a.Device != "":
@@ -228,7 +228,7 @@ func (p *Pages) approve(w http.ResponseWriter, r *http.Request, a attempt, claim
 	defer cancel()
 	now := p.Now()
 	s := p.Sessions.New(usercode.Session(a.request.Device), claims, now, now.Add(usercode.Lifetime))
-	s.Data[session.KeyAwaited] = []byte("true")
+	s.Data[session.KeyAwaited], s.Data[session.KeyClient] = []byte("true"), []byte(session.ClientDevice)
 	s.Data[session.KeyKeys], s.Data[session.KeyPassword] = []byte(a.keys.UID), []byte(claims.Password)
 	err := p.Sessions.Store(ctx, s)
 	var wait *oauth.Later

@@ -88,9 +88,8 @@ func Refuse(w http.ResponseWriter, r *http.Request, log *quietlog.Log, err error
 	switch {
 	case problem.Code == "invalid_client":
 		status = http.StatusUnauthorized
-		// RFC 6749, section 5.2, requires this header only if the request has an Authorization header. Without an
-		// Authorization header in the request, the header is omitted, so that no other site can redirect a browser here
-		// and make it prompt for a password.
+		// RFC 6749, section 5.2, requires this header only if the request has an Authorization header. Otherwise, the
+		// header is omitted, so that no other site can redirect a browser here and make it prompt for a password.
 		if r.Header.Get("Authorization") != "" {
 			w.Header().Set("WWW-Authenticate", "Basic")
 		}

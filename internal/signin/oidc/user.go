@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -41,8 +42,9 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 	if raw == "" {
 		return nil, nil, errors.New("the provider gave no ID token")
 	}
-	if err := checkPayload(raw); err != nil {
-		return nil, nil, err
+	var payload json.RawMessage // is bounded before go-oidc decodes it
+	if untrusted.Claims(raw, &payload, bounds()) != nil {
+		return nil, nil, errors.New("the ID token is malformed, or has too many claims")
 	}
 	token, err := p.VerifierContext(ctx, &oidc.Config{ClientID: c.ClientID, Now: c.now}).Verify(ctx, raw)
 	if err != nil && strings.Contains(err.Error(), "fetching keys") { // go-oidc quotes the response from jwks_uri
@@ -70,15 +72,6 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 		}
 	}
 	return token, claims, nil
-}
-
-// checkPayload checks the claims of a token against the limits. This must happen before go-oidc decodes the claims.
-func checkPayload(raw string) error {
-	var payload json.RawMessage
-	if untrusted.Claims(raw, &payload, bounds()) != nil {
-		return errors.New("the ID token is malformed, or has too many claims")
-	}
-	return nil
 }
 
 // user returns the user that the verified claims describe. It requests missing claims from the provider's userinfo
@@ -139,7 +132,8 @@ func (c *Connector) overage(claims map[string]json.RawMessage) string {
 		"an administrator must configure it to put only the groups that are assigned to the hub into tokens"
 }
 
-// merged returns the claims of an ID token, together with claims from the userinfo endpoint that the ID token lacks.
+// merged returns the claims of an ID token, supplemented with claims from the userinfo endpoint that the ID token
+// lacks.
 func merged(signed, said map[string]json.RawMessage) map[string]json.RawMessage {
 	const verified = "email_verified" // applies only to the email claim from the same source
 	email, ok := signed["email"]
@@ -183,8 +177,8 @@ func (c *Connector) read(claims map[string]json.RawMessage) (name string, groups
 	return name, groups, nil
 }
 
-// lower converts an ASCII capital letter to lower case. It does not change other letters, which names cannot contain,
-// because some of them, such as the Kelvin sign, become ASCII letters in lower case.
+// lower converts an ASCII capital letter to lower case. It does not change other letters, because names cannot contain
+// them. Some of them, such as the Kelvin sign, become ASCII letters in lower case.
 func lower(r rune) rune {
 	if 'A' <= r && r <= 'Z' {
 		return r + ('a' - 'A')
@@ -194,8 +188,7 @@ func lower(r rune) rune {
 
 // describe returns an error without text from the provider, because that text may contain tokens.
 func describe(what string, err error) error {
-	var retrieve *oauth2.RetrieveError
-	if errors.As(err, &retrieve) {
+	if retrieve, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
 		status, code := 0, retrieve.ErrorCode
 		if retrieve.Response != nil {
 			status = retrieve.Response.StatusCode
@@ -266,4 +259,39 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	return boundAnswer(response)
+}
+
+// maxKeys is the maximum number of keys that a provider may publish. If a token does not name its key, its signature is
+// checked with every key. No deadline interrupts these checks. go-jose limits the size of each key.
+const maxKeys = 64
+
+// boundAnswer reads the body of a response into memory. It returns an error if decoding the body would take too much
+// memory. The libraries decode JSON into maps, and parse other content as a form.
+func boundAnswer(response *http.Response) (*http.Response, error) {
+	defer response.Body.Close()
+	raw, err := io.ReadAll(http.MaxBytesReader(nil, response.Body, maxBody))
+	if err != nil {
+		return nil, fmt.Errorf("read the provider's response: %w", err)
+	}
+	if err := untrusted.Check(raw, bounds()); err != nil {
+		return nil, fmt.Errorf("the provider's response: %w", err)
+	}
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	err = untrusted.JSON(raw, &set, bounds()) // content in other formats is checked below
+	if len(set.Keys) > maxKeys {
+		return nil, fmt.Errorf("the provider has %d keys, more than %d", len(set.Keys), maxKeys)
+	}
+	if err != nil && len(raw) > maxForm && !json.Valid(raw) && !isJWT(raw) {
+		return nil, fmt.Errorf("the provider's response is not JSON and has more than %d bytes", maxForm)
+	}
+	response.Body = io.NopCloser(bytes.NewReader(raw))
+	return response, nil
+}
+
+// isJWT reports whether a response has the format of a signed userinfo response. A response in this format is small
+// even when a library parses it as a form, because the form has only one value.
+func isJWT(raw []byte) bool {
+	return bytes.Count(raw, []byte(".")) == 2 && !bytes.ContainsAny(raw, "&=")
 }

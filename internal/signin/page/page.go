@@ -179,8 +179,8 @@ func WriteUnavailable(w http.ResponseWriter) {
 	WriteError(w, http.StatusServiceUnavailable, "The hub cannot do this at the moment. Try again.")
 }
 
-// secure sets the headers of a page. The headers forbid scripts, frames, content from other origins, and caching. The
-// referrer policy "same-origin" makes browsers send the Origin header with the form.
+// secure sets the headers of a page. The headers forbid scripts, frames, content from other origins, and caching. With
+// the referrer policy "same-origin", browsers send the Origin header with the form.
 func secure(h http.Header, more string) {
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; frame-ancestors 'none'"+more)

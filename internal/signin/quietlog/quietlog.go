@@ -11,8 +11,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Log is a logger for anonymous requests. The embedded Logger has no rate limit. Use it only for messages that only
-// signed-in users can cause.
+// Log is a logger for anonymous requests. The embedded Logger has no rate limit. Use the embedded Logger only for
+// messages that anonymous clients cannot cause.
 type Log struct {
 	logr.Logger
 	seldom rate.Sometimes

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// Grace is how long a rotated token can still be exchanged for its replacement. This allows for clients that lose the
-	// response, and for clients that send two requests at the same time, such as kubectl, which runs exec plugins in
+	// Grace is how long a rotated token can still be exchanged for its replacement. This allows for clients that lose
+	// the response, and for clients that send two requests at the same time. For example, kubectl runs exec plugins in
 	// parallel.
 	Grace = time.Minute
 	// Pause is the minimum interval between rotations in a session. It limits the writes that a client can cause.
@@ -55,7 +55,7 @@ func (s secret) next(salt []byte) (next secret) {
 	return next
 }
 
-// Token is a refresh token. All tokens of a session have the same family. The family is secret, so a token with the
+// Token is a refresh token. All tokens of a session have the same family. The family is secret, so a token that has the
 // right family was issued by the hub.
 type Token struct {
 	// Session is the ID of the session.
@@ -69,14 +69,19 @@ func (t Token) String() string {
 	return prefix + t.Session + ":" + encode(t.family[:]) + encode(t.secret[:])
 }
 
+// IsSession reports whether a string has the format of a session's ID.
+func IsSession(s string) bool {
+	id, err := hex.DecodeString(s)
+	return err == nil && len(id) == sessionLen && s == strings.ToLower(s)
+}
+
 // Parse decodes a token that was encoded by String, and reports whether its format is valid.
 func Parse(raw string) (t Token, ok bool) {
 	if len(raw) != Len || !strings.HasPrefix(raw, prefix) {
 		return Token{}, false
 	}
 	session, secrets, _ := strings.Cut(raw[len(prefix):], ":")
-	id, err := hex.DecodeString(session)
-	if err != nil || len(id) != sessionLen || session != strings.ToLower(session) || len(secrets) != 2*secretLen {
+	if !IsSession(session) || len(secrets) != 2*secretLen {
 		return Token{}, false
 	}
 	t.Session = session

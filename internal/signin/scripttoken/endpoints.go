@@ -24,10 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/audit"
-	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/identity/refusal"
-	"github.com/drover-dev/drover/internal/limit"
+	"github.com/drover-dev/drover/internal/signin/accesstoken"
 	"github.com/drover-dev/drover/internal/signin/account"
 	"github.com/drover-dev/drover/internal/signin/oauth"
 	"github.com/drover-dev/drover/internal/signin/session"
@@ -46,8 +44,6 @@ const (
 	defaultTTL = 30 * 24 * time.Hour
 	// minTTL is the minimum lifetime of a token.
 	minTTL = time.Minute
-	// seen is how long the hub waits for a new token to appear in the cache before it responds.
-	seen = 5 * time.Second
 )
 
 // Request is a request for a script token.
@@ -80,64 +76,28 @@ type List struct {
 
 // Register adds the endpoints to a mux.
 func (s *Server) Register(mux *http.ServeMux) {
-	mux.HandleFunc("POST "+Path, s.owned(http.StatusCreated, s.create))
-	mux.HandleFunc("GET "+Path, s.owned(http.StatusOK, s.list))
-	mux.HandleFunc("DELETE "+Path+"/{id}", s.owned(http.StatusOK, s.revoke))
+	mux.HandleFunc("POST "+Path, s.Own.Handler(http.StatusCreated, s.owned(s.create)))
+	mux.HandleFunc("GET "+Path, s.Own.Handler(http.StatusOK, s.owned(s.list)))
+	mux.HandleFunc("DELETE "+Path+"/{id}", s.Own.Handler(http.StatusOK, s.owned(s.revoke)))
 }
 
 // action is an operation on a user's own tokens. It returns the response.
 type action func(http.ResponseWriter, *http.Request, *v1.User) (any, error)
 
-func (s *Server) owned(code int, do action) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		answer, err := s.asOwner(w, r, do)
-		if err != nil {
-			e := refusal.Of(err)
-			if e.Status().Code >= http.StatusInternalServerError {
-				s.Log.Complain(err, "tokens not served")
-			}
-			audit.From(r.Context()).Refused(string(e.Status().Reason))
-			refusal.Write(w, e)
-			return
+func (s *Server) owned(do action) accesstoken.Action {
+	return func(w http.ResponseWriter, r *http.Request, owner accesstoken.Owner) (any, error) {
+		name, local := strings.CutPrefix(owner.User, v1.PrincipalPrefixLocal)
+		if !local { // providers are only queried at login, so they could not end their users' script tokens
+			return nil, refusal.Forbidden("only users of the hub, local:<name>, can have tokens for scripts")
 		}
-		oauth.WriteJSON(w, code, oauth.NoStore, answer)
+		user, err := s.Accounts.User(r.Context(), s.Accounts.Cache, name, owner.UID)
+		if errors.Is(err, account.ErrNotStanding) {
+			return nil, refusal.Unauthorized("the user is disabled or no longer exists")
+		} else if err != nil {
+			return nil, refusal.Unavailable("the hub cannot look up the user at the moment; try again").Because(err)
+		}
+		return do(w, r, user)
 	}
-}
-
-func (s *Server) asOwner(w http.ResponseWriter, r *http.Request, do action) (any, error) {
-	id, err := s.signedIn(r)
-	if err != nil {
-		return nil, err
-	}
-	audit.From(r.Context()).Identified(audit.User{Name: id.User, UID: id.UID}, nil)
-	name, local := strings.CutPrefix(id.User, v1.PrincipalPrefixLocal)
-	if !local { // providers are only queried at login, so they could not end their users' script tokens
-		return nil, refusal.Forbidden("only users of the hub, local:<name>, can have tokens for scripts")
-	}
-	seat, err := s.gate.Enter(r.Context(), limit.Requester{User: name})
-	if err != nil {
-		return nil, refusal.TooManyRequests("too many requests for tokens at the moment; try again",
-			2*time.Second).Because(err)
-	}
-	defer seat.Release()
-	user, err := s.Accounts.User(r.Context(), s.Accounts.Cache, name, id.UID)
-	if errors.Is(err, account.ErrNotStanding) {
-		return nil, refusal.Unauthorized("the user is disabled or no longer exists")
-	} else if err != nil {
-		return nil, refusal.Unavailable("the hub cannot look up the user at the moment; try again").Because(err)
-	}
-	return do(w, r, user)
-}
-
-// signedIn returns the user of a request that carries a session token for all clusters. It refuses script tokens,
-// because a script token must not create other tokens.
-func (s *Server) signedIn(r *http.Request) (identity.Identity, error) {
-	raw, err := identity.Token(r)
-	if err != nil {
-		return identity.Identity{}, err
-	}
-	_, id, err := s.AccessTokens.BySession(r.Context(), raw)
-	return id, err
 }
 
 func (s *Server) create(w http.ResponseWriter, r *http.Request, user *v1.User) (any, error) {
@@ -180,12 +140,13 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, user *v1.User) (
 	return info, nil
 }
 
-// awaitSeen waits until a new token is in the cache, so that it is counted when the user creates another token. If the
-// token does not appear in time, awaitSeen returns without an error.
+// awaitSeen waits until a new token is in the cache. The token is then counted when the user creates another one. If
+// the token does not appear in time, awaitSeen returns without an error.
 func (s *Server) awaitSeen(ctx context.Context, secret *corev1.Secret) {
-	_ = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, seen, true, func(ctx context.Context) (bool, error) {
-		return s.Client.Get(ctx, client.ObjectKeyFromObject(secret), &corev1.Secret{}) == nil, nil
-	})
+	_ = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, accesstoken.Seen, true,
+		func(ctx context.Context) (bool, error) {
+			return s.Client.Get(ctx, client.ObjectKeyFromObject(secret), &corev1.Secret{}) == nil, nil
+		})
 }
 
 func (s *Server) readRequest(w http.ResponseWriter, r *http.Request) (Request, error) {

@@ -23,7 +23,6 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/identity/refusal"
-	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/signin/accesstoken"
 	"github.com/drover-dev/drover/internal/signin/account"
 	"github.com/drover-dev/drover/internal/signin/keyring"
@@ -69,6 +68,7 @@ type Options struct {
 	Keyring      *keyring.Keyring
 	Accounts     *account.Accounts
 	AccessTokens *accesstoken.Verifier
+	Own          *accesstoken.Own
 	Now          func() time.Time
 	Log          *quietlog.Log
 }
@@ -77,16 +77,13 @@ type Options struct {
 type Server struct {
 	Options
 
-	gate *limit.Gate // limits concurrent operations on tokens
-	uses *lru.Cache  // the time of the last write by token ID
+	uses *lru.Cache // the time of the last write by token ID
 	rate *rate.Limiter
 }
 
-// NewServer returns a Server. The Server handles one operation per user at a time, because listing a user's tokens
-// scans all labels in the cache.
+// NewServer returns a Server.
 func NewServer(o Options) *Server {
-	gate := limit.NewGate(limit.Bounds{User: 1, All: 4, Queue: 64, QueueUser: 4, Wait: seen}, limit.Observer{})
-	return &Server{Options: o, gate: gate, uses: lru.New(maxUses), rate: rate.NewLimiter(usesPerSecond, usesPerSecond)}
+	return &Server{Options: o, uses: lru.New(maxUses), rate: rate.NewLimiter(usesPerSecond, usesPerSecond)}
 }
 
 // stored is a token as its Secret describes it.

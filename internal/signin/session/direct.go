@@ -55,8 +55,8 @@ func (s *Store) IsDirect(o client.Object) bool {
 		len(secret.Data[KeyDirect]) > 0
 }
 
-// Restore recreates a deleted session as a revoked session, so that members that may still accept the session's tokens
-// are notified that the session has ended.
+// Restore recreates a deleted session as a revoked session, so that members are notified that the session has ended.
+// Members might otherwise still accept its tokens.
 func (s *Store) Restore(ctx context.Context, deleted Session) error {
 	data := map[string][]byte{KeyRevoked: []byte("true")}
 	for _, key := range []string{KeyUID, KeyBegun, KeyEnds, KeyPrincipal, KeyProvider, KeyProviderUID, KeyDirect} {

@@ -5,6 +5,7 @@
 package session
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -46,8 +47,18 @@ const (
 	// KeyDirect holds the time until which members may accept tokens of the session without the hub. The Secret is kept
 	// until that time, so that members can be notified if the session ends.
 	KeyDirect = "direct"
+	// KeyClient holds the client that the user signed in with. It is missing for kubectl.
+	KeyClient = "client"
 	// KeyAsking holds the time when a replica started to query the session's provider.
 	KeyAsking = "asking"
+)
+
+// Clients that users sign in with. kubectl opens a browser on the same computer. A device shows a code, which the user
+// enters elsewhere.
+const (
+	ClientKubectl = "kubectl"
+	ClientPage    = "page"
+	ClientDevice  = "device"
 )
 
 // Additional keys in the sessions of users from an AuthProvider.
@@ -67,12 +78,10 @@ type Session struct{ *corev1.Secret }
 
 // NewSecret returns a Secret for a user's data, such as a session. The user's User or AuthProvider owns the Secret.
 func NewSecret(name types.NamespacedName, c account.Claims, begun, ends time.Time) *corev1.Secret {
-	kind, owner, uid, label := "User", c.User, c.UID, c.User
+	kind, owner, uid := "User", c.User, c.UID
 	data := map[string][]byte{KeyUID: []byte(c.UID), KeyBegun: stamp(begun), KeyEnds: stamp(ends)}
 	if c.Provider != "" {
 		kind, owner, uid = "AuthProvider", c.Provider, c.ProviderUID
-		sum := sha256.Sum256([]byte(c.Principal())) // a label value cannot contain the name
-		label = "sha256-" + hex.EncodeToString(sum[:16])
 		data[KeyPrincipal], data[KeyProvider] = []byte(c.Principal()), []byte(c.Provider)
 		data[KeyProviderUID] = []byte(c.ProviderUID)
 		data[KeyGroups], data[KeyState], data[KeyNotice] = account.EncodeGroups(c.Groups), c.State, []byte(c.Notice)
@@ -81,7 +90,7 @@ func NewSecret(name types.NamespacedName, c account.Claims, begun, ends time.Tim
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: name.Namespace, Name: name.Name,
 			Labels: map[string]string{
-				v1.LabelSecretKind: v1.SecretKindSession, v1.LabelManagedBy: v1.ManagedBy, LabelUser: label,
+				v1.LabelSecretKind: v1.SecretKindSession, v1.LabelManagedBy: v1.ManagedBy, LabelUser: labelOf(c.Principal()),
 			},
 			OwnerReferences: []metav1.OwnerReference{
 				{APIVersion: v1.GroupVersion.String(), Kind: kind, Name: owner, UID: uid},
@@ -90,6 +99,15 @@ func NewSecret(name types.NamespacedName, c account.Claims, begun, ends time.Tim
 		Type: corev1.SecretTypeOpaque,
 		Data: data,
 	}
+}
+
+// labelOf returns the value of LabelUser for a principal.
+func labelOf(principal string) string {
+	if name, local := strings.CutPrefix(principal, v1.PrincipalPrefixLocal); local {
+		return name
+	}
+	sum := sha256.Sum256([]byte(principal)) // a label value cannot contain the name
+	return "sha256-" + hex.EncodeToString(sum[:16])
 }
 
 func stamp(at time.Time) []byte { return []byte(at.UTC().Format(time.RFC3339)) }
@@ -105,6 +123,16 @@ func TimeOf(secret *corev1.Secret, key string) time.Time {
 
 // ID returns the session's ID.
 func (s Session) ID() string { return strings.TrimPrefix(s.Name, Prefix) }
+
+// Client returns the client that the user signed in with.
+func (s Session) Client() string { return cmp.Or(string(s.Data[KeyClient]), ClientKubectl) }
+
+// Open reports whether a session belongs to the given user and has not ended. Users can have the same label, or the same
+// name as an earlier user.
+func (s Session) Open(principal, uid string, now time.Time) bool {
+	return s.Labels[v1.LabelSecretKind] == v1.SecretKindSession && s.Principal() == principal && s.UID() == uid &&
+		!s.Revoked() && now.Before(s.Ends())
+}
 
 // UID returns the UID of the User, or the ID of the provider's user.
 func (s Session) UID() string { return string(s.Data[KeyUID]) }

@@ -114,6 +114,23 @@ func (s *Store) Cached(ctx context.Context, id string) (Session, error) {
 	return session, s.client.Get(ctx, s.name(id), session.Secret)
 }
 
+// Of returns the sessions of a user that have not ended, newest first, from the cache.
+func (s *Store) Of(ctx context.Context, principal, uid string) ([]Session, error) {
+	var list corev1.SecretList
+	if err := s.client.List(ctx, &list, client.InNamespace(s.namespace),
+		client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindSession, LabelUser: labelOf(principal)}); err != nil {
+		return nil, fmt.Errorf("list sessions of %s: %w", principal, err)
+	}
+	var all []Session
+	for i := range list.Items {
+		if one := (Session{&list.Items[i]}); one.Open(principal, uid, s.now()) {
+			all = append(all, one)
+		}
+	}
+	slices.SortFunc(all, func(a, b Session) int { return cmp.Or(b.Began().Compare(a.Began()), cmp.Compare(a.Name, b.Name)) })
+	return all, nil
+}
+
 // Live returns a session from the API server.
 func (s *Store) Live(ctx context.Context, id string) (Session, error) {
 	session := Session{&corev1.Secret{}}
@@ -187,7 +204,7 @@ func (s *Store) Revoke(ctx context.Context, id string) error {
 // makeRoom deletes sessions of a user to make room for a new one. It first deletes sessions that have ended, then
 // sessions without refresh tokens, and then the sessions that have been unused for the longest time. It keeps sessions
 // whose code could be redeemed again, so a user who signs in too often has to wait. If a login starts before the
-// previous session is in the cache, one session too many may remain until the next login.
+// previous session is in the cache, one extra session may remain until the next login.
 func (s *Store) makeRoom(ctx context.Context, next Session) error {
 	var sessions corev1.SecretList
 	user := next.User()
@@ -251,10 +268,10 @@ const (
 // ErrAsking means that another replica is querying the session's provider.
 var ErrAsking = errors.New("another replica is querying the provider of the session")
 
-// ClaimAsking gives this replica the exclusive right to query a session's provider. Without it, two replicas could send
-// the same refresh token, and a provider that rotates refresh tokens would treat the token as stolen. The session must
-// have just been read from the API server. If another replica writes the session first, ClaimAsking returns a conflict
-// error.
+// ClaimAsking gives this replica the exclusive right to query a session's provider. Without this right, two replicas
+// could send the same refresh token, and a provider that rotates refresh tokens would treat the token as stolen. The
+// session must have just been read from the API server. If another replica writes the session first, ClaimAsking
+// returns a conflict error.
 func (s *Store) ClaimAsking(ctx context.Context, session Session) error {
 	now := s.now()
 	if since := now.Sub(TimeOf(session.Secret, KeyAsking)); since < askedFor && since > -askedFor {

@@ -52,8 +52,8 @@ type known struct {
 }
 
 // Get returns the connector of a provider. It builds a connector only if the provider or its Secret has changed. The
-// error for an invalid spec is also cached, because otherwise the spec's expressions would be compiled again for each
-// token while all other logins wait.
+// error for an invalid spec is also cached. Otherwise, the spec's expressions would be compiled again for each token,
+// while all other logins wait.
 func (c *Connectors) Get(ctx context.Context, p *v1.AuthProvider) (connector.Connector, error) {
 	kind, err := c.TypeOf(p)
 	if err != nil {

@@ -79,8 +79,8 @@ func Format(code string) string {
 	return code[:4] + "-" + code[4:8] + "-" + code[8:]
 }
 
-// Session returns the ID of the session for a code. With this ID, the hub can find the session when the user approves
-// the device and when the device polls, because only the code is known then.
+// Session returns the ID of the session for a code. The ID is derived from the code, because only the code is known
+// when the user approves the device and when the device polls.
 func Session(code string) string {
 	sum := sha256.Sum256([]byte("drover user code " + code))
 	return hex.EncodeToString(sum[:16])

@@ -26,8 +26,8 @@ import (
 const (
 	// These constants determine how long keys are used before the issuer is queried again. After freshFor, the keys are
 	// still used while the issuer is queried in the background. After dueFor, they are not used until the issuer has
-	// responded. Otherwise, a hub that has not verified tokens for some time would accept a removed key once more. If the
-	// issuer does not respond, the keys are used until keptFor has passed.
+	// responded. Otherwise, a hub that has not verified tokens for some time would accept a removed key one more time.
+	// If the issuer does not respond, the keys are used until keptFor has passed.
 	freshFor, dueFor, keptFor = 5 * time.Minute, 10 * time.Minute, time.Hour
 	// askEvery is the minimum interval between queries to the issuer, even if clients send tokens with unknown keys.
 	askEvery = 10 * time.Second

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// costLimit is the maximum cost of one expression. It is about 10 ms of CPU time, which anyone with a signed token can
-	// cause.
+	// costLimit is the maximum cost of one expression. It corresponds to about 10 ms of CPU time. Anyone with a signed
+	// token can cause this cost.
 	costLimit = 100_000
 	// rulesLimit is the time limit for evaluating all expressions for a token.
 	rulesLimit = time.Second

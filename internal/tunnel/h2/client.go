@@ -30,7 +30,7 @@ const (
 	firstFrameSize  = 16 << 10  // see RFC 9113, section 6.5.2
 	headerTable     = 4 << 10   // maximum size of each HPACK table, in bytes
 	reportRead      = 4 << 10   // number of bytes that are read before the reads are reported to the other end
-	bodyPiece       = 32 << 10  // bytes of a request body in one frame, which fits into a WebSocket frame
+	bodyPiece       = 32 << 10  // bytes of a request body in one frame, which fits in a WebSocket frame
 	readBuffer      = 512       // size of each connection's read buffer, in bytes; larger reads bypass the buffer
 
 	goodbyeTimeout = 250 * time.Millisecond // time for sending the reason to a peer that may no longer be reading

@@ -38,8 +38,8 @@ type Config struct {
 	// Omit reports whether a request header must not be sent. The name is not case-sensitive.
 	Omit func(name string) bool
 
-	// Ends is called before a request fails because the connection is ending, so that the reason is available to the
-	// caller of the request. It may be called more than once.
+	// Ends is called before a request fails because the connection is ending, so the reason is available to the caller
+	// of the request. It may be called more than once.
 	Ends func()
 
 	// CountError is called for each protocol error with a short name, such as "recv_rststream_CANCEL".

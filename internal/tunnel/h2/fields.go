@@ -15,7 +15,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// ErrHeaderTooLarge is returned when the header or the trailer of a request is larger than the other end accepts.
+// ErrHeaderTooLarge is returned if the header or the trailer of a request is larger than the other end accepts.
 var ErrHeaderTooLarge = errors.New("request header too large")
 
 var errPeerHeader = fmt.Errorf("%w: the other end allows less", ErrHeaderTooLarge)
@@ -34,8 +34,8 @@ type requestFields struct {
 	size               uint64
 }
 
-// fieldsOf returns the header of a request. It returns an error if the header is invalid, because an invalid header
-// must not reach the encoder, which all requests share.
+// fieldsOf returns the header of a request. It returns an error if the header is invalid. An invalid header must not
+// reach the encoder, which is shared by all requests.
 func (c *Client) fieldsOf(r *http.Request, more []Field) (*requestFields, error) {
 	f := &requestFields{
 		host: r.Host, method: r.Method, path: r.URL.RequestURI(), header: r.Header,

@@ -52,8 +52,8 @@ func (c *Client) wake() {
 }
 
 // bringsMore reports whether the buffer contains a complete next frame with more of the stream's body. The body of a
-// small response arrives together with the response's header, and the goroutine that is waiting for the response is
-// then woken up only once.
+// small response arrives together with the response's header. The goroutine that is waiting for the response then has
+// to be woken up only once.
 func bringsMore(in *bufio.Reader, id uint32) bool {
 	if in.Buffered() < frameHeadSize {
 		return false

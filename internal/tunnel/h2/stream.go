@@ -44,7 +44,7 @@ type stream struct {
 
 type streamState struct {
 	sent bool        // set when the whole request has been sent
-	over bool        // set when nothing is sent or received anymore
+	over bool        // set when nothing is sent or received any longer
 	stop func() bool // stops watching the request's context
 }
 
@@ -273,8 +273,8 @@ func (b *streamBody) Read(p []byte) (int, error) {
 	return of, err // an io.Reader must return io.EOF unchanged
 }
 
-// judge returns how many of the n bytes that were read belong to the body. After the last byte, it also returns the
-// reason why the body ended.
+// judge returns how many of the n bytes that were read belong to the body. After the last byte of the body, it also
+// returns the reason why the body ended.
 func (in *received) judge(n int) (of int, err error) {
 	if in.bytes.size == 0 {
 		err = in.err

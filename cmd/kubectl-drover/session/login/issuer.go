@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -119,12 +120,10 @@ func Discover(ctx context.Context, issuer string, ca []byte) (*Issuer, error) {
 
 // undiscovered explains what to do if the metadata of a hub cannot be read.
 func undiscovered(issuer string, err error) error {
-	var other *oidc.IssuerMismatchError
-	if errors.As(err, &other) {
+	if other, ok := errors.AsType[*oidc.IssuerMismatchError](err); ok {
 		return fmt.Errorf("users of the hub at %s sign in at %q: use that URL", issuer, other.Discovered)
 	}
-	var failed *url.Error
-	if errors.As(err, &failed) {
+	if _, ok := errors.AsType[*url.Error](err); ok {
 		return fmt.Errorf("read the sign-in metadata of %s: %w", issuer, err)
 	}
 	return fmt.Errorf("users cannot sign in at %s: sign-in is off there, or its URL, signIn.issuer in the hub's "+
@@ -263,4 +262,40 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 		}{http.MaxBytesReader(nil, resp.Body, maxResponse), resp.Body}
 	}
 	return resp, err
+}
+
+// ForAudience exchanges a session's token for a token with a different audience (RFC 8693). The audience
+// cluster:<namespace>/<name> is one Cluster at the hub. The URL of a Cluster on the hub is the Cluster's own address.
+// The new token for the hub becomes invalid when the session ends.
+func (i *Issuer) ForAudience(ctx context.Context, s *Session, audience string) (token string, until time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	form := url.Values{
+		"client_id": {clientID}, "grant_type": {"urn:ietf:params:oauth:grant-type:token-exchange"},
+		"subject_token": {s.Token}, "subject_token_type": {"urn:ietf:params:oauth:token-type:access_token"}, "audience": {audience},
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, i.oauth.Endpoint.TokenURL, strings.NewReader(form.Encode()))
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	asked := time.Now()
+	resp, err := i.client.Do(req)
+	if err != nil {
+		return "", time.Time{}, fmt.Errorf("ask %s for a token for %s: %w", i.URL, audience, err)
+	}
+	defer resp.Body.Close()
+	var got struct {
+		Token   string `json:"access_token"`
+		Seconds int64  `json:"expires_in"`
+		Error   string `json:"error"`
+		Message string `json:"error_description"`
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxResponse)).Decode(&got); err != nil {
+		return "", time.Time{}, fmt.Errorf("ask %s for a token for %s: %s: %w", i.URL, audience, resp.Status, err)
+	}
+	if resp.StatusCode != http.StatusOK || got.Token == "" {
+		return "", time.Time{}, fmt.Errorf("%s refused a token for %s: %s: %s", i.URL, audience, got.Error, got.Message)
+	}
+	return got.Token, asked.Add(time.Duration(got.Seconds) * time.Second), nil
 }

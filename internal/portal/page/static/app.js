@@ -7,7 +7,7 @@
 import { html, render } from "./lib/html.js";
 import { use, whoAmI } from "./core/api.js";
 import { update } from "./core/router.js";
-import { paste, resume, session, signOut, token } from "./core/session.js";
+import { isPasted, paste, resume, signOut, token } from "./core/session.js";
 import { follow } from "./core/stream.js";
 import { me } from "./core/user.js";
 import { register, viewCommand } from "./shell/commands.js";
@@ -34,7 +34,7 @@ async function start(issuer) {
   try {
     me.value = await whoAmI();
   } catch (/** @type {any} */ problem) {
-    welcome(issuer, problem, problem.status !== 401 && !session().pasted);
+    welcome(issuer, problem, problem.status !== 401 && !isPasted());
     return;
   }
   render(html`<${Shell} key="shell" views=${views} sections=${sections} user=${me.value.username} onSignOut=${() => signOut(issuer)} />`, root);

@@ -5,24 +5,24 @@
 // Kubeconfigs for Clusters, as "kubectl drover kubeconfig" writes them. They contain no credentials: kubectl asks the
 // plugin for tokens.
 
-/** Returns a kubeconfig for a Cluster. @param {string} hub @param {string} workspace @param {string} name */
-export function kubeconfig(hub, workspace, name) {
+/** Returns a kubeconfig for Clusters. The first one is the current context. @param {string} hub @param {string[]} keys */
+export function kubeconfig(hub, keys) {
   const host = new URL(hub).host;
   const text = JSON.stringify; // a string of JSON is one of YAML
-  const context = text(`${workspace}/${name}@${host}`);
+  const context = (/** @type {string} */ key) => text(`${key}@${host}`);
   const user = text(`drover@${host}`);
   return `apiVersion: v1
 kind: Config
-current-context: ${context}
+current-context: ${context(keys[0])}
 clusters:
-- name: ${context}
+${keys.map((key) => `- name: ${context(key)}
   cluster:
-    server: ${text(`${hub}/k8s/clusters/${workspace}/${name}`)}
+    server: ${text(`${hub}/k8s/clusters/${key}`)}`).join("\n")}
 contexts:
-- name: ${context}
+${keys.map((key) => `- name: ${context(key)}
   context:
-    cluster: ${context}
-    user: ${user}
+    cluster: ${context(key)}
+    user: ${user}`).join("\n")}
 users:
 - name: ${user}
   user:

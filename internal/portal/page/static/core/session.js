@@ -138,8 +138,8 @@ export async function token(issuer) {
   return access;
 }
 
-/** Returns whether the user has pasted a token, and when the token ends, in milliseconds, or 0. */
-export const session = () => ({ pasted, ends });
+/** Returns whether the user has pasted a token. */
+export const isPasted = () => pasted;
 
 /** Ends the session at the hub and in this tab. @param {any} issuer */
 export async function signOut(issuer) {

@@ -30,6 +30,15 @@ function find(query) {
   return [...clusters, ...rolled, ...found];
 }
 
+/** A title with the longest word of the query that it contains marked. @param {{ text: string, query: string }} props */
+function Title({ text, query }) {
+  const lower = text.toLowerCase();
+  const [word] = query.toLowerCase().split(/\s+/).filter((each) => each && lower.includes(each)).sort((a, b) => b.length - a.length);
+  if (!word) return text;
+  const at = lower.indexOf(word), end = at + word.length;
+  return html`${text.slice(0, at)}<mark>${text.slice(at, end)}</mark>${text.slice(end)}`;
+}
+
 function Open() {
   const ref = useRef(/** @type {any} */ (null));
   const [query, setQuery] = useState("");
@@ -58,7 +67,7 @@ function Open() {
       onInput=${(/** @type {any} */ e) => { setQuery(e.target.value); setAt(0); }} onKeyDown=${keydown} /><kbd>Esc</kbd></div>
     <ul id="palette-list" role="listbox" aria-label="Results">${found.map((entry, i) => html`
       <li key=${entry.id} id=${"palette-" + i} role="option" aria-selected=${String(i === at)} onClick=${() => run(i)} onMouseMove=${() => setAt(i)}>
-        ${entry.state ? html`<${Mark} name=${entry.state} />` : html`<${Icon} name=${entry.icon ?? "chevron"} />`}<span class="palette-title">${entry.title}</span><span class="soft palette-hint">${entry.hint}</span>${entry.keys && html`<kbd>${entry.keys}</kbd>`}</li>`)}</ul>
+        ${entry.state ? html`<${Mark} name=${entry.state} />` : html`<${Icon} name=${entry.icon ?? "chevron"} />`}<span class="palette-title"><${Title} text=${entry.title} query=${query} /></span><span class="soft palette-hint">${entry.hint}</span>${entry.keys && html`<kbd>${entry.keys}</kbd>`}</li>`)}</ul>
     ${found.length === 0 && html`<p class="soft palette-none" role="status">Nothing has these words.</p>`}</div></dialog>`;
 }
 

@@ -15,13 +15,21 @@ import { useWindow } from "./virtual.js";
 /**
  * A column. cell renders a row's value, sort returns what the column is sorted by. Columns that are off are shown when
  * the user chooses them. The first column names the row and contains its link. Columns with card: false are not in cards.
+ * Columns that are wide are only on wide screens.
  * @template R
- * @typedef {{ id: string, title: string, cell: (row: R) => any, sort?: (row: R) => string | number, width?: string, end?: boolean, off?: boolean, card?: boolean }} Column
+ * @typedef {{ id: string, title: string, cell: (row: R) => any, sort?: (row: R) => string | number, width?: string, end?: boolean, off?: boolean, card?: boolean, wide?: boolean }} Column
  */
 
-const narrow = matchMedia("(max-width: 45rem)");
-const isNarrow = signal(narrow.matches);
-narrow.addEventListener("change", () => { isNarrow.value = narrow.matches; });
+/** Whether a media query matches. @param {string} query */
+function media(query) {
+  const list = matchMedia(query);
+  const matches = signal(list.matches);
+  list.addEventListener("change", () => { matches.value = list.matches; });
+  return matches;
+}
+
+const isNarrow = media("(max-width: 45rem)");
+const isWide = media("(min-width: 70rem)");
 
 /** @type {Map<string, import("../third_party/signals.js").Signal<string[]>>} */
 const choices = new Map();
@@ -91,7 +99,8 @@ class Row extends Pure {
 export function Table({ id, label, rows, columns, href, sort = "", onSort, selection, groupOf, query, empty }) {
   const choice = chosen(id, columns).value;
   const cards = isNarrow.value;
-  const shown = useMemo(() => columns.filter((c, i) => i === 0 || choice.includes(c.id)), [columns, choice]);
+  const wide = isWide.value;
+  const shown = useMemo(() => columns.filter((c, i) => i === 0 || (choice.includes(c.id) && (wide || !c.wide))), [columns, choice, wide]);
   const widths = useMemo(() => {
     // All columns stay in sight: percentages shrink together when the user has chosen many columns.
     const sum = shown.reduce((n, c) => n + (c.width?.endsWith("%") ? parseFloat(c.width) : 0), 0);

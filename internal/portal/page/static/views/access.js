@@ -48,12 +48,12 @@ const toBinding = (/** @type {any} */ binding) => href(["access", "bindings", bi
 
 /** @type {import("../ui/table.js").Column<BindingRow>[]} */
 const columns = [
-  { id: "who", title: "Who", cell: (r) => html`${r.who} ${r.kind === "Group" && html`<span class="soft">group</span>`}`, sort: (r) => r.who },
-  { id: "role", title: "Role", cell: (r) => r.role, sort: (r) => r.role, width: "13rem" },
-  { id: "where", title: "Where", cell: (r) => r.where, sort: (r) => r.where },
-  { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} title=${r.state.message.slice(0, 300)} />`, sort: (r) => r.state.name, width: "11rem" },
-  { id: "workspace", title: "Workspace", cell: (r) => r.workspace, sort: (r) => r.workspace, width: "8rem" },
-  { id: "until", title: "Ends", cell: (r) => html`<${Until} binding=${r.binding} />`, sort: (r) => r.binding.spec.expiresAt ?? "", width: "8rem" },
+  { id: "who", title: "Who", cell: (r) => html`${r.who} ${r.kind === "Group" && html`<span class="soft">group</span>`}`, sort: (r) => r.who, width: "22%" },
+  { id: "role", title: "Role", cell: (r) => r.role, sort: (r) => r.role, width: "17%" },
+  { id: "where", title: "Where", cell: (r) => r.where, sort: (r) => r.where, width: "25%" },
+  { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} title=${r.state.message.slice(0, 300)} />`, sort: (r) => r.state.name, width: "14%" },
+  { id: "workspace", title: "Workspace", cell: (r) => r.workspace, sort: (r) => r.workspace, width: "12%" },
+  { id: "until", title: "Ends", cell: (r) => html`<${Until} binding=${r.binding} />`, sort: (r) => r.binding.spec.expiresAt ?? "", width: "10%" },
 ];
 
 /** @type {Record<string, (row: BindingRow) => string>} */
@@ -77,7 +77,7 @@ export function Access() {
   return html`<div class="view fill"><${Top} /><${Tabs} label="Parts of access" tabs=${tabs} current="bindings" path=${["access"]} />
     <div class="toolbar"><${Search} label="Search by person, role, cluster or project" value=${query} onInput=${(/** @type {string} */ q) => setQuery({ q })} />
       <div class="chips" role="group" aria-label="End">${chips.map(([value, label, n]) => html`<button type="button" class="chip" aria-pressed=${String(ends === value)} onClick=${() => setQuery({ ends: String(value) })}>${label} <span class="number">${n}</span></button>`)}</div>
-      <label class="inline">Group by <select value=${group} onChange=${(/** @type {any} */ e) => setQuery({ group: e.target.value })}><option value="">nothing</option>${Object.keys(groupings).map((name) => html`<option value=${name}>${name}</option>`)}</select></label></div>
+      <select aria-label="Group by" value=${group} onChange=${(/** @type {any} */ e) => setQuery({ group: e.target.value })}><option value="">No groups</option>${Object.keys(groupings).map((name) => html`<option value=${name}>By ${name}</option>`)}</select></div>
     ${!loaded.value && all.length === 0 ? html`<${Loading} />` : html`<${Table} id="access" label="Bindings that you can see" rows=${found} columns=${columns} href=${(/** @type {BindingRow} */ r) => toBinding(r.binding)} sort=${sort} onSort=${(/** @type {string} */ s) => setQuery({ sort: s })} groupOf=${own(groupings, group)} query=${query + ends}
       empty=${all.length === 0 ? html`<${Empty} icon="access" title="There are no bindings that you can see">A binding gives a person or a group a role in clusters or in a project.</${Empty}>` : html`<${Empty} title="No binding matches"><button type="button" onClick=${() => setQuery({ q: "", ends: "" })}>Clear the search</button></${Empty}>`} />`}</div>`;
 }
@@ -110,11 +110,11 @@ const templates = derived(() => {
 
 /** @type {import("../ui/table.js").Column<typeof templates.value[number]>[]} */
 const roleColumns = [
-  { id: "name", title: "Role", cell: (r) => r.name, sort: (r) => r.name },
-  { id: "context", title: "Granted in", cell: (r) => (r.template.spec.context === "Project" ? "projects" : "clusters"), sort: (r) => r.template.spec.context, width: "8rem" },
-  { id: "about", title: "Rules", cell: (r) => (r.template.spec.external ? html`<span class="soft">ClusterRole</span> ${r.template.spec.external}` : html`${count(r.template.spec.rules?.length ?? 0, "rule")}${r.template.spec.inherits?.length > 0 && html` <span class="soft">and ${r.template.spec.inherits.join(", ")}</span>`}`) },
-  { id: "uses", title: "Granted to", cell: (r) => r.uses, sort: (r) => r.uses, width: "7rem", end: true },
-  { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} />${r.template.spec.locked && html` <span class="soft">locked</span>`}`, sort: (r) => r.state.name, width: "12rem" },
+  { id: "name", title: "Role", cell: (r) => r.name, sort: (r) => r.name, width: "24%" },
+  { id: "context", title: "Granted in", cell: (r) => (r.template.spec.context === "Project" ? "projects" : "clusters"), sort: (r) => r.template.spec.context, width: "14%" },
+  { id: "about", title: "Rules", cell: (r) => (r.template.spec.external ? html`<span class="soft">ClusterRole</span> ${r.template.spec.external}` : html`${count(r.template.spec.rules?.length ?? 0, "rule")}${r.template.spec.inherits?.length > 0 && html` <span class="soft">and ${r.template.spec.inherits.join(", ")}</span>`}`), width: "28%" },
+  { id: "uses", title: "Granted to", cell: (r) => r.uses, sort: (r) => r.uses, end: true, width: "14%" },
+  { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} />${r.template.spec.locked && html` <span class="soft">locked</span>`}`, sort: (r) => r.state.name, width: "20%" },
 ];
 
 export function Roles() {

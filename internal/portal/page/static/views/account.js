@@ -2,14 +2,14 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The account of the user: the names that bindings use, this session, tokens for scripts, and the approval of devices.
+// The account of the user: the names that bindings use, sessions, tokens for scripts, and the approval of devices.
 
 import { html, useState } from "../lib/html.js";
-import { short } from "../lib/text.js";
+import { own, short } from "../lib/text.js";
 import { Time, exact } from "../lib/time.js";
 import { call } from "../core/api.js";
 import { clusterRows } from "../core/select.js";
-import { session } from "../core/session.js";
+import { isPasted } from "../core/session.js";
 import { me } from "../core/user.js";
 import { commands, useCommands } from "../shell/commands.js";
 import { DialogActions, confirm, openDialog } from "../ui/dialog.js";
@@ -20,21 +20,46 @@ import { Rows } from "../ui/table.js";
 import { toast } from "../ui/toast.js";
 
 const tokens = "/v1/auth/tokens"; // the endpoints of kubectl drover token
+const sessions = "/v1/auth/sessions"; // the endpoints of kubectl drover session
 const device = "/v1/auth/device"; // where a person approves a device, by signing in
 
 /** @typedef {{ id: string, description?: string, cluster?: string, created: string, expires: string, lastUsed?: string }} Token */
 
 export function Account() {
-  const { pasted, ends } = session();
   const groups = me.value.groups ?? [];
   return html`<div class="view narrow"><${Heading} title="Account" />
     <${Card} title="You"><${Facts} pairs=${[["Name in bindings", html`<${CopyField} text=${me.value.username} what="Name" />`],
       ["Groups", groups.length > 0 && html`<ul class="plain">${groups.slice(0, 100).map((group) => html`<li><code>${group}</code></li>`)}<${More} all=${groups.length} most=${100} /></ul>`]]} /></${Card}>
-    <${Card} title="This session" actions=${html`<button type="button" onClick=${() => commands.value.find((c) => c.id === "sign-out")?.run()}><${Icon} name="out" />Sign out</button>`}>
-      <p>${pasted ? "You have pasted a token. The page forgets it when it is closed or reloaded." : "You are signed in to this hub. The page renews its token as long as it is open. Signing out ends the session at once, with all copies of its tokens."}</p>
-      ${ends > 0 && html`<${Facts} pairs=${[["Token valid until", exact(ends)]]} />`}<p class="soft">The hub lists sessions only to its administrators.</p></${Card}>
-    <${Tokens} /><${Device} /></div>`;
+    <${Sessions} /><${Tokens} /><${Device} /></div>`;
 }
+
+/** @typedef {{ id: string, client: string, started: string, renewed?: string, expires: string, current?: boolean }} Session */
+
+/** The names of clients. @type {Record<string, string>} */
+const clients = { kubectl: "kubectl", page: "Hub’s page", device: "Device" };
+
+function Sessions() {
+  const pasted = isPasted();
+  const { value, error, retry } = useFetch((signal) => call("GET", sessions, { signal }), []);
+  const out = () => commands.value.find((c) => c.id === "sign-out")?.run();
+  /** @type {Session[]} */
+  const items = value?.items ?? [];
+  return html`<${Card} title="Sessions" actions=${html`<button type="button" onClick=${out}><${Icon} name="out" />Sign out</button>`}>
+    <p class="soft">${pasted ? "You have pasted a token. The page forgets it when it is closed or reloaded." : "Each sign-in starts a session. End those that you do not know or no longer use."}</p>
+    ${error ? (error.status === 404 || error.status === 401 && pasted ? html`<${Note}>${error.status === 404 ? "Users cannot sign in to this hub." : "Sign in to this hub to see your sessions."}</${Note}>` : html`<${Problem} title="Your sessions cannot be listed." error=${error} retry=${retry} />`)
+      : !value ? html`<${Loading} rows=${2} />`
+      : html`<${Rows} label="Your sessions" head=${["Signed in with", "Started", "Renewed", "Ends", "Action"]} rows=${items.map((s) => [html`${own(clients, s.client) ?? short(s.client, 40)}${s.current && html` <span class="badge">This session</span>`}`,
+        html`<${Time} at=${s.started} ago />`, s.renewed ? html`<${Time} at=${s.renewed} ago />` : "never", html`<${Time} at=${s.expires} />`,
+        !s.current && html`<button type="button" class="link" aria-label=${`End the session of ${own(clients, s.client) ?? "a client"} from ${exact(s.started)}`} onClick=${() => askEnd(s, retry)}>End</button>`])} />`}</${Card}>`;
+}
+
+/** @param {Session} ended @param {() => void} done */
+const askEnd = (ended, done) => confirm({
+  title: "End this session?", action: "End the session", danger: true,
+  text: html`<p>It was started with <b>${own(clients, ended.client) ?? "another client"}</b> on ${exact(ended.started)}. Its tokens are rejected at once, in the hub and in all clusters, and requests that are running end within 30 seconds. The client has to sign in again.</p>
+    <p class="soft">Tokens for scripts stay valid. A cluster with direct access that is not connected learns of it when it connects again.</p>`,
+  run: async () => { await call("DELETE", `${sessions}/${encodeURIComponent(ended.id)}`); toast("The session has ended."); done(); },
+});
 
 function Tokens() {
   const { value, error, retry } = useFetch((signal) => call("GET", tokens, { signal }), []);

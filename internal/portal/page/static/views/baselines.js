@@ -21,6 +21,7 @@ import { Card, Empty, Facts, Heading, Loading, More, Note, Problem, State, Waves
 import { Rows } from "../ui/table.js";
 import { toast } from "../ui/toast.js";
 import { Conditions } from "./cluster.js";
+import { ManifestButton } from "./manifest.js";
 import { Member, Rolled, Timeline, askPause, shownState } from "./plans.js";
 
 const most = 50; // members and objects that are named
@@ -66,7 +67,8 @@ export function BaselineView({ params: { workspace, name } }) {
   const whole = clusters && { total: clusters.desired, complete: clusters.applied, failed: clusters.failed, applying: 0, held: 0, summary: clusters.summary };
   return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} ...${shownState(baseline, state)} />`}>
       ${changes && spec.revision && html`<button type="button" onClick=${() => askRevision(baseline, null)}><${Icon} name="again" />Follow the manifests</button>`}
-      ${changes && spec.rollout && html`<button type="button" class=${paused ? "primary" : ""} onClick=${() => pause(baseline, !paused)}><${Icon} name=${paused ? "play" : "pause"} />${paused ? "Resume" : "Pause"}</button>`}</${Heading}>
+      ${changes && spec.rollout && html`<button type="button" class=${paused ? "primary" : ""} onClick=${() => pause(baseline, !paused)}><${Icon} name=${paused ? "play" : "pause"} />${paused ? "Resume" : "Pause"}</button>`}
+      <${ManifestButton} resource="baselines" namespace=${workspace} name=${name} /></${Heading}>
     ${state.name === "broken" && html`<${Note} name="broken">${short(state.message, 1000)}</${Note}>`}
     ${paused && html`<${Note}>This baseline is paused. No further cluster gets a new revision.</${Note}>`}
     ${spec.revision && html`<${Note}>Clusters keep revision ${short(spec.revision, 64)}, whatever the manifests say.</${Note}>`}
@@ -84,7 +86,7 @@ export function BaselineView({ params: { workspace, name } }) {
 /** The clusters that are not connected. @param {{ baseline: any }} props */
 function Away({ baseline: { metadata: { namespace }, spec } }) {
   const away = [...objects("clusters").values()].filter((c) => c.metadata.namespace === namespace && !c.partial && targets(spec, c) && condition(c, "Connected")?.status !== "True");
-  return away.length > 0 && html`<${Card} title=${`Not connected: ${away.length}`}><p class="soft">Their agents keep the objects that they have.</p><ul class="list">${away.slice(0, most).map((c) => html`<li key=${c.metadata.name}><${Member} workspace=${namespace} name=${c.metadata.name} /></li>`)}<${More} all=${away.length} most=${most} /></ul></${Card}>`;
+  return away.length > 0 && html`<${Card} title=${`Not connected: ${away.length}`}><p class="soft">Their agents keep the objects that they have.</p><ul class="list roomy">${away.slice(0, most).map((c) => html`<li key=${c.metadata.name}><${Member} workspace=${namespace} name=${c.metadata.name} /></li>`)}<${More} all=${away.length} most=${most} /></ul></${Card}>`;
 }
 
 /** The objects in the spec. The stream does not have them. @param {{ baseline: any }} props */
@@ -101,6 +103,6 @@ function History({ baseline, changes }) {
   const { history = [], revision, completeRevision } = status;
   if (history.length === 0) return null;
   const words = (/** @type {string} */ each) => Object.entries({ current: revision, complete: completeRevision, pinned: spec.revision }).filter(([, value]) => value === each).map(([word]) => word).join(", ");
-  return html`<${Card} title="History"><ul class="list">${history.map((/** @type {any} */ h) => html`<li key=${h.revision}><p><code>${h.revision}</code> <span class="soft">${[count(h.objects, "object"), h.roleTemplateName && `role ${short(h.roleTemplateName, 63)}`, words(h.revision)].filter(Boolean).join(" · ")} · <${Time} at=${h.since} ago /></span>
+  return html`<${Card} title="History"><ul class="list roomy">${history.map((/** @type {any} */ h) => html`<li key=${h.revision}><p><code>${h.revision}</code> <span class="soft">${[count(h.objects, "object"), h.roleTemplateName && `role ${short(h.roleTemplateName, 63)}`, words(h.revision)].filter(Boolean).join(" · ")} · <${Time} at=${h.since} ago /></span>
     ${changes && h.revision !== revision && html` <button type="button" class="link" aria-label=${`Roll back to ${h.revision}`} onClick=${() => askRevision(baseline, h.revision)}>Roll back</button>`}</p></li>`)}</ul></${Card}>`;
 }

@@ -26,6 +26,7 @@ import { EventsOf } from "./events.js";
 import { Ended, Until } from "./grant.js";
 import { Joining } from "./import.js";
 import { editLabels, mayLabel } from "./labels.js";
+import { ManifestButton } from "./manifest.js";
 import { Nodes } from "./nodes.js";
 
 /** The bindings to a Cluster that have not ended. @param {any} cluster */
@@ -51,6 +52,7 @@ export function ClusterView({ params: { workspace, name, tab = "summary" } }) {
   const Body = own(/** @type {Record<string, any>} */ ({ nodes: Nodes, access: Who, events: EventsOf, connect: Connect }), tab) ?? Summary;
   return html`<div class=${tab === "nodes" ? "view fill" : "view"}><${Heading} title=${row.name} above=${html`${crumbs} <span aria-hidden="true">/</span> <a href=${href(["clusters"], { q: workspace })}>${workspace}</a>`} beside=${html`<${State} name=${row.state.name} word=${row.state.word} />`}>
       <a class="button" href=${href(["clusters", workspace, name, "connect"])}><${Icon} name="terminal" />Connect</a>
+      ${known && html`<${ManifestButton} resource="clusters" namespace=${workspace} name=${name} />`}
       ${mayDelete && html`<button type="button" class="icon-button framed" aria-label="Delete the cluster" title="Delete" onClick=${() => askDelete(cluster)}><${Icon} name="trash" /></button>`}</${Heading}>
     <${Tabs} label="Parts of the cluster" tabs=${tabs} current=${tab} path=${["clusters", workspace, name]} />
     <${Body} cluster=${cluster} row=${row} /></div>`;
@@ -207,7 +209,7 @@ function Who({ cluster }) {
 function Connect({ cluster }) {
   const { namespace, name } = cluster.metadata;
   const save = () => {
-    download(kubeconfig(location.origin, namespace, name), `${namespace}-${name}.kubeconfig.yaml`);
+    download(kubeconfig(location.origin, [`${namespace}/${name}`]), `${namespace}-${name}.kubeconfig.yaml`);
     toast("The browser saves the kubeconfig.");
   };
   return html`<${Card} title="kubectl"><p>With kubectl’s plugin for Drover, which signs you in and renews the token:</p><${Command} text=${command`kubectl drover use ${keyOf(cluster)} --hub ${location.origin}`} /></${Card}>

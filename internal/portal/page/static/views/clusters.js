@@ -7,6 +7,7 @@
 import { html, signal, useMemo } from "../lib/html.js";
 import { count, digits, own } from "../lib/text.js";
 import { Time } from "../lib/time.js";
+import { download, kubeconfig } from "../core/kubeconfig.js";
 import { mayAnywhere } from "../core/rights.js";
 import { href, param, setQuery } from "../core/router.js";
 import { certificates, clusterRows, fleet, tally } from "../core/select.js";
@@ -26,11 +27,11 @@ const order = { broken: 0, waiting: 1, working: 2 };
 
 /** @type {import("../ui/table.js").Column<ClusterRow>[]} */
 const columns = [
-  { id: "name", title: "Name", cell: (r) => r.name, sort: (r) => r.name, width: "23%" },
-  { id: "state", title: "State", cell: (r) => html`<${State} name=${r.state.name} word=${r.state.word} title=${r.state.message.slice(0, 300)} />`, sort: (r) => `${order[r.state.name]}${r.state.word}`, width: "17%" },
+  { id: "name", title: "Name", cell: (r) => r.name, sort: (r) => r.name, width: "20%" },
+  { id: "state", title: "State", cell: (r) => html`<${State} name=${r.state.name} word=${r.state.word} title=${r.state.message.slice(0, 300)} />`, sort: (r) => `${order[r.state.name]}${r.state.word}`, width: "19%" },
   { id: "workspace", title: "Workspace", cell: (r) => r.workspace, sort: (r) => r.workspace, width: "12%" },
   { id: "version", title: "Kubernetes", cell: (r) => html`${r.version} <span class="soft">${r.distribution}</span>`, sort: (r) => r.version, width: "17%" },
-  { id: "nodes", title: "Nodes", cell: (r) => (r.nodes ? html`<span class=${r.nodes.ready < r.nodes.total ? "bad" : ""}>${r.nodes.ready === r.nodes.total ? r.nodes.total : `${r.nodes.ready} of ${r.nodes.total}`}</span>` : "–"), sort: (r) => r.nodes?.total ?? "", width: "8%", end: true },
+  { id: "nodes", title: "Nodes", cell: (r) => (r.nodes ? html`<span class=${r.nodes.ready < r.nodes.total ? "bad" : ""}>${r.nodes.ready === r.nodes.total ? r.nodes.total : `${r.nodes.ready} of ${r.nodes.total}`}</span>` : "–"), sort: (r) => r.nodes?.total ?? "", width: "9%", end: true },
   { id: "cpu", title: "CPU", cell: (r) => html`<${Meter} label="CPU requested" used=${r.cpu.used} total=${r.cpu.total} unit="cores" compact />`, sort: (r) => (r.cpu.total ? r.cpu.used / r.cpu.total : ""), width: "11%" },
   { id: "memory", title: "Memory", cell: (r) => html`<${Meter} label="Memory requested" used=${r.memory.used} total=${r.memory.total} unit="bytes" compact />`, sort: (r) => (r.memory.total ? r.memory.used / r.memory.total : ""), width: "11%" },
   { id: "agent", title: "Agent", cell: (r) => html`${r.agent}${r.outdated && html` <span class="wait">not up to date</span>`}`, sort: (r) => r.agent, width: "14%", off: true },
@@ -65,6 +66,7 @@ function Selected() {
   const clear = () => { selection.value = new Set(); };
   return html`<div class="selection" role="group" aria-label="Selected clusters"><span role="status">${count(keys.size, "cluster")} selected</span>
     ${mayEdit && html`<button type="button" onClick=${() => editLabels([...keys], clear)}><${Icon} name="tag" />Edit labels</button>`}
+    <button type="button" onClick=${() => download(kubeconfig(location.origin, [...keys].sort()), "clusters.kubeconfig.yaml")}><${Icon} name="download" />Kubeconfig</button>
     <button type="button" onClick=${() => copy([...keys].join("\n"), "Names")}><${Icon} name="copy" />Copy names</button>
     <button type="button" class="icon-button" aria-label="Clear the selection" onClick=${clear}><${Icon} name="close" /></button></div>`;
 }
@@ -90,14 +92,13 @@ export function Clusters() {
   return html`<div class="view fill"><${Heading} title="Clusters" beside=${loaded.value && html`<span class="soft" role="status">${counted}</span>`}>
       ${mayImport && html`<button type="button" class="primary" onClick=${openImport}><${Icon} name="plus" />Import a cluster</button>`}</${Heading}>
     <div class="toolbar">
-      <${Search} label="Search by name, workspace, version, state or label" placeholder="Search: prod v1.36 region=eu" value=${query} onInput=${(/** @type {string} */ q) => setQuery({ q })} />
+      <${Search} label="Search by name, workspace, version, state or label" placeholder="Search: prod region=eu" value=${query} onInput=${(/** @type {string} */ q) => setQuery({ q })} />
       <div class="chips" role="group" aria-label="State">${[["", "All", total], ["broken", "Broken", states.broken], ["waiting", "Waiting", states.waiting], ["working", "Working", states.working], ...remarked.map(({ name, label, found }) => [name, label, found.size])].map(([value, label, n]) => html`
         <button type="button" class=${"chip " + value} aria-pressed=${String(state === value)} onClick=${() => setQuery({ state: String(value) })}>${label} <span class="number">${digits(n)}</span></button>`)}</div>
-      <label class="inline">Group by <select value=${group} onChange=${(/** @type {any} */ e) => setQuery({ group: e.target.value })}>
-        <option value="">nothing</option>${Object.keys(groupings).map((name) => html`<option value=${name}>${name}</option>`)}${keys.map((key) => html`<option value=${"label:" + key}>label ${key}</option>`)}</select></label>
-      <span class="spring"></span>
-      ${shape !== "tiles" && html`<${ColumnMenu} id="clusters" columns=${columns} />`}
-      <${Segments} label="Show as" value=${shape || "table"} options=${[{ value: "table", label: "Table", icon: "table" }, { value: "tiles", label: "Tiles", icon: "tiles" }]} onChange=${(/** @type {string} */ v) => setQuery({ view: v === "table" ? "" : v })} />
+      <select aria-label="Group by" value=${group} onChange=${(/** @type {any} */ e) => setQuery({ group: e.target.value })}>
+        <option value="">No groups</option>${Object.keys(groupings).map((name) => html`<option value=${name}>By ${name}</option>`)}${keys.map((key) => html`<option value=${"label:" + key}>By label ${key}</option>`)}</select>
+      <div class="tools">${shape !== "tiles" && html`<${ColumnMenu} id="clusters" columns=${columns} />`}
+      <${Segments} label="Show as" value=${shape || "table"} options=${[{ value: "table", label: "Table", icon: "table" }, { value: "tiles", label: "Tiles", icon: "tiles" }]} onChange=${(/** @type {string} */ v) => setQuery({ view: v === "table" ? "" : v })} /></div>
     </div>
     ${!loaded.value && total === 0 ? html`<${Loading} label="Loading the clusters" />`
       : shape === "tiles" ? html`<${Tiles} id="clusters" label="Clusters" rows=${rows} href=${to} empty=${nothing} />`

@@ -21,6 +21,7 @@ import { Card, CopyField, Empty, Facts, Heading, Labels, Loading, Log, Meter, No
 import { Table } from "../ui/table.js";
 import { toast } from "../ui/toast.js";
 import { Conditions } from "./cluster.js";
+import { ManifestButton } from "./manifest.js";
 
 const rows = derived(() => [...objects("hosts").values()].map((host) => {
   const { machine = {} } = host.status ?? {};
@@ -91,7 +92,7 @@ export function HostView({ params: { workspace, name } }) {
   const { status = {}, spec = {}, metadata } = host;
   const { machine = {}, plan } = status;
   const labels = Object.entries(metadata.labels ?? {}).map(([key, value]) => `${key}=${value}`);
-  return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} name=${state.name} word=${state.word} />`} />
+  return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} name=${state.name} word=${state.word} />`}><${ManifestButton} resource="hosts" namespace=${workspace} name=${name} /></${Heading}>
     ${state.held && html`<${Note} name="broken">${state.held.reason}: ${state.held.message}</${Note}>`}
     <div class="columns"><div class="column wide"><${Conditions} object=${host} ready=${["The host follows its instructions", "The host does not follow its instructions"]} />
       ${plan && html`<${Card} title="Instructions">${plan.total > 0 && html`<${Meter} label="Instructions done" used=${plan.done} total=${plan.total} unit="" word="done" />`}${(plan.version || plan.instruction || plan.failing) && html`<${Facts} pairs=${[["Version", plan.version], ["Now", plan.instruction], ["Failing probes", plan.failing?.join(", ")]]} />`}

@@ -41,12 +41,12 @@ const order = { broken: 0, waiting: 1, working: 2 };
 /** @type {import("../ui/table.js").Column<NodeRow>[]} */
 const columns = [
   { id: "name", title: "Node", cell: (r) => r.name, sort: (r) => r.name, width: "22%" },
-  { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} />`, sort: (r) => `${order[r.state.name]}${r.state.word}`, width: "14%" },
+  { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} />`, sort: (r) => `${order[r.state.name]}${r.state.word}`, width: "17%" },
   { id: "roles", title: "Roles", cell: (r) => r.roles || html`<span class="soft">none</span>`, sort: (r) => r.roles, width: "14%" },
   { id: "version", title: "Kubelet", cell: (r) => r.version, sort: (r) => r.version, width: "14%" },
-  { id: "system", title: "System", cell: (r) => html`<span title=${short(r.system, 200)}>${short(r.system, 100)}</span>`, sort: (r) => r.system, width: "16%", card: false },
-  { id: "cpu", title: "Cores", cell: (r) => cores(r.cpu), sort: (r) => r.cpu, width: "7%", end: true },
-  { id: "memory", title: "Memory", cell: (r) => bytes(r.memory), sort: (r) => r.memory, width: "9%", end: true },
+  { id: "system", title: "System", cell: (r) => html`<span title=${short(r.system, 200)}>${short(r.system, 100)}</span>`, sort: (r) => r.system, width: "16%", card: false, wide: true },
+  { id: "cpu", title: "Cores", cell: (r) => cores(r.cpu), sort: (r) => r.cpu, width: "8%", end: true },
+  { id: "memory", title: "Memory", cell: (r) => bytes(r.memory), sort: (r) => r.memory, width: "10%", end: true },
   { id: "age", title: "Age", cell: (r) => html`<${Time} at=${r.created} />`, sort: (r) => r.created, width: "8%" },
 ];
 
@@ -64,7 +64,6 @@ function NodeTable({ member }) {
   const rows = useMemo(() => (value?.items ?? []).map(nodeRow).sort((a, b) => order[a.state.name] - order[b.state.name] || (a.key < b.key ? -1 : 1)), [value]);
   if (error) return html`<${Problem} title="The nodes cannot be shown." error=${error} retry=${retry} />`;
   if (!value) return html`<${Loading} label="Loading the nodes" />`;
-  return html`<div class="toolbar"><span class="soft" role="status">${count(rows.length, "node")}${value.metadata?.continue && ", the first of more"}, as the cluster lists them now</span><span class="spring"></span>
-      <button type="button" disabled=${loading} onClick=${retry}><${Icon} name="again" />Refresh</button></div>
+  return html`<div class="toolbar"><span class="soft" role="status">${count(rows.length, "node")}${value.metadata?.continue && ", the first of more"}, as the cluster lists them now</span><div class="tools"><button type="button" disabled=${loading} onClick=${retry}><${Icon} name="again" />Refresh</button></div></div>
     <${Table} id="nodes" label="Nodes" rows=${rows} columns=${columns} sort=${param("sort")} onSort=${(/** @type {string} */ sort) => setQuery({ sort })} empty=${html`<${Empty} icon="hosts" title="The cluster has no nodes" />`} />`;
 }

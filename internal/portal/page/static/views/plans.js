@@ -21,6 +21,7 @@ import { Icon, Mark } from "../ui/icons.js";
 import { Card, Empty, Facts, Heading, Loading, Log, Note, State, Waves } from "../ui/parts.js";
 import { toast } from "../ui/toast.js";
 import { Conditions } from "./cluster.js";
+import { ManifestButton } from "./manifest.js";
 
 const most = 200; // objects of the list
 
@@ -89,7 +90,8 @@ export function PlanView({ params: { workspace, name } }) {
   const failures = status.failures ?? [];
   return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} ...${shownState(plan, state)} />`}>
       ${changes && hasFailed(plan) && !paused && html`<button type="button" onClick=${() => askRetry(plan)}><${Icon} name="plans" />Try failed nodes again</button>`}
-      ${changes && html`<button type="button" class=${paused ? "primary" : ""} onClick=${() => askPause(plan, !paused)}><${Icon} name=${paused ? "play" : "pause"} />${paused ? "Resume" : "Pause"}</button>`}</${Heading}>
+      ${changes && html`<button type="button" class=${paused ? "primary" : ""} onClick=${() => askPause(plan, !paused)}><${Icon} name=${paused ? "play" : "pause"} />${paused ? "Resume" : "Pause"}</button>`}
+      <${ManifestButton} resource="plans" namespace=${workspace} name=${name} /></${Heading}>
     ${state.name === "broken" && html`<${Note} name="broken">${short(state.message, 1000)}</${Note}>`}
     ${paused && html`<${Note}>This plan is paused and starts nothing new.</${Note}>`}
     <div class="columns"><div class="column wide">

@@ -21,6 +21,7 @@ import { Card, Empty, Facts, Heading, Loading, Meter, More, Problem, State, Tabs
 import { Rows, Table } from "../ui/table.js";
 import { Conditions } from "./cluster.js";
 import { Ended, Until, askRevoke, mayGrant, openGrant } from "./grant.js";
+import { ManifestButton } from "./manifest.js";
 
 const membersOf = (/** @type {any} */ project) => bindings.value.filter((b) => b.spec.projectName === project.metadata.name && b.metadata.namespace === project.metadata.namespace);
 
@@ -43,13 +44,13 @@ const quota = (/** @type {any} */ project) => Object.entries(project.spec?.resou
 
 /** @type {import("../ui/table.js").Column<ProjectRow>[]} */
 const columns = [
-  { id: "name", title: "Project", cell: (r) => r.name, sort: (r) => r.name, width: "14%" },
-  { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} title=${r.state.message.slice(0, 300)} />`, sort: (r) => r.state.name, width: "10rem" },
-  { id: "workspace", title: "Workspace", cell: (r) => r.project.metadata.namespace, sort: (r) => r.project.metadata.namespace, width: "7.5rem" },
-  { id: "clusters", title: "Clusters", cell: (r) => r.project.status?.clusters?.summary ?? "–", sort: (r) => r.project.status?.clusters?.desired ?? "", width: "6.5rem", end: true },
-  { id: "namespaces", title: "Namespaces", cell: (r) => r.project.spec?.namespaces?.length ?? 0, sort: (r) => r.project.spec?.namespaces?.length ?? 0, width: "8rem", end: true },
-  { id: "members", title: "Members", cell: (r) => r.members, sort: (r) => r.members, width: "6.5rem", end: true },
-  { id: "quota", title: "Quota per cluster", cell: (r) => quota(r.project) || html`<span class="soft">none</span>`, card: false },
+  { id: "name", title: "Project", cell: (r) => r.name, sort: (r) => r.name, width: "18%" },
+  { id: "state", title: "State", cell: (r) => html`<${State} ...${r.state} title=${r.state.message.slice(0, 300)} />`, sort: (r) => r.state.name, width: "16%" },
+  { id: "workspace", title: "Workspace", cell: (r) => r.project.metadata.namespace, sort: (r) => r.project.metadata.namespace, width: "12%" },
+  { id: "clusters", title: "Clusters", cell: (r) => r.project.status?.clusters?.summary ?? "–", sort: (r) => r.project.status?.clusters?.desired ?? "", end: true, width: "10%" },
+  { id: "namespaces", title: "Namespaces", cell: (r) => r.project.spec?.namespaces?.length ?? 0, sort: (r) => r.project.spec?.namespaces?.length ?? 0, end: true, width: "12%" },
+  { id: "members", title: "Members", cell: (r) => r.members, sort: (r) => r.members, end: true, width: "10%" },
+  { id: "quota", title: "Quota per cluster", cell: (r) => quota(r.project) || html`<span class="soft">none</span>`, card: false, width: "22%", wide: true },
 ];
 
 export function Projects() {
@@ -71,6 +72,7 @@ export function ProjectView({ params: { workspace, name, tab = "summary" } }) {
   const members = all.filter((b) => !expired(b));
   const Body = own(/** @type {Record<string, any>} */ ({ usage: Usage, members: Members }), tab) ?? Summary;
   return html`<div class="view"><${Heading} title=${name} above=${above} beside=${html`<${State} ...${readyState(project)} />`}>
+      <${ManifestButton} resource="projects" namespace=${workspace} name=${name} />
       ${mayGrant(workspace) && html`<button type="button" class="primary" onClick=${() => openGrant({ workspace, where: "project", project: name })}><${Icon} name="plus" />Add a member</button>`}</${Heading}>
     <${Tabs} label="Parts of the project" tabs=${[{ id: "summary", title: "Summary" }, { id: "usage", title: "Namespaces and quotas" }, { id: "members", title: "Members", n: members.length }]} current=${tab} path=${["projects", workspace, name]} />
     <${Body} project=${project} members=${members} ended=${all.length - members.length} /></div>`;
@@ -155,7 +157,7 @@ function UsageIn({ project, member }) {
   const keys = [...new Set([...Object.keys(project.spec.resourceQuota ?? {}), ...found.flatMap((/** @type {any} */ n) => Object.keys(n.quota?.status?.hard ?? n.quota?.spec?.hard ?? {}))])].sort().slice(0, 24);
   const sum = (/** @type {string} */ key) => found.reduce((/** @type {number} */ total, /** @type {any} */ n) => total + quantity(n.quota?.status?.used?.[key]), 0);
   const all = keys.filter((key) => own(project.spec.resourceQuota, key) !== undefined);
-  return html`${all.length > 0 && html`<${Facts} pairs=${all.map((key) => [key, html`<${Meter} label=${`${key} of the project`} used=${sum(key)} total=${quantity(project.spec.resourceQuota[key])} unit=${unit(key)} word="used" />`])} />`}
+  return html`${all.length > 0 && html`<div class="usage"><${Facts} pairs=${all.map((key) => [key, html`<${Meter} label=${`${key} of the project`} used=${sum(key)} total=${quantity(project.spec.resourceQuota[key])} unit=${unit(key)} word="used" />`])} /></div>`}
     ${found.length > 0 ? html`<${Rows} label="Namespaces" head=${["Namespace", ...keys]} rows=${found.map((/** @type {any} */ n) => [n.name, ...keys.map((key) => figure(n, key))])} />` : !missing && html`<p class="soft">The project has no namespace in this cluster yet.</p>`}
     ${missing && html`<p class="soft">${missing}</p>`}
     ${keys.length === 0 && html`<p class="soft">The project has no quota.</p>`}<p><button type="button" onClick=${retry}><${Icon} name="again" />Refresh</button></p>`;

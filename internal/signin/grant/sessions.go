@@ -1,0 +1,84 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package grant
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/signin/accesstoken"
+	"github.com/drover-dev/drover/internal/signin/refresh"
+)
+
+// SessionInfo describes a session to its user.
+type SessionInfo struct {
+	ID string `json:"id"`
+	// Client is kubectl, page or device.
+	Client  string    `json:"client"`
+	Started time.Time `json:"started"`
+	// Renewed is the time when the client last renewed its tokens. While a client is in use, it renews them about every
+	// 10 minutes. A session without refresh tokens has no such time.
+	Renewed *time.Time `json:"renewed,omitempty"`
+	// Expires is the time when the session ends unless it is renewed before.
+	Expires time.Time `json:"expires"`
+	// Current reports whether the token of the request belongs to the session.
+	Current bool `json:"current,omitempty"`
+}
+
+// SessionList is a list of sessions.
+type SessionList struct {
+	Items []SessionInfo `json:"items"`
+}
+
+func (s *Server) listOwn(_ http.ResponseWriter, r *http.Request, owner accesstoken.Owner) (any, error) {
+	all, err := s.Sessions.Of(r.Context(), owner.User, owner.UID)
+	if err != nil {
+		return nil, refusal.Unavailable("the hub cannot list sessions at the moment; try again").Because(err)
+	}
+	list := SessionList{Items: make([]SessionInfo, 0, len(all))}
+	for _, one := range all {
+		info := SessionInfo{ID: one.ID(), Client: one.Client(), Started: one.Began(), Expires: one.Ends(),
+			Current: one.ID() == owner.Session}
+		if state, ok := one.Refresh(); ok {
+			info.Renewed = &state.Used
+		}
+		list.Items = append(list.Items, info)
+	}
+	return list, nil
+}
+
+// endOwn ends one of the user's sessions. The response for another user's session is the same as for an unknown ID.
+func (s *Server) endOwn(_ http.ResponseWriter, r *http.Request, owner accesstoken.Owner) (any, error) {
+	none := refusal.New(http.StatusNotFound, metav1.StatusReasonNotFound, "you have no session with that ID")
+	id := r.PathValue("id")
+	if !refresh.IsSession(id) {
+		return nil, none
+	}
+	of, err := s.Sessions.Cached(r.Context(), id)
+	if apierrors.IsNotFound(err) { // another replica may have just started the session; the gate limits these lookups
+		of, err = s.Sessions.Live(r.Context(), id)
+	}
+	if apierrors.IsNotFound(err) || err == nil && !of.Open(owner.User, owner.UID, s.Now()) {
+		return nil, none
+	}
+	if err == nil {
+		err = s.Sessions.Revoke(r.Context(), id)
+	}
+	if err != nil {
+		return nil, refusal.Unavailable("the hub cannot end the session at the moment; try again").Because(err)
+	}
+	// The next list should not contain the session. If the cache does not show the revocation in time, it may.
+	_ = wait.PollUntilContextTimeout(r.Context(), 5*time.Millisecond, accesstoken.Seen, true,
+		func(ctx context.Context) (bool, error) {
+			ended, err := s.Sessions.Cached(ctx, id)
+			return err != nil || ended.Revoked(), nil
+		})
+	return struct{}{}, nil
+}
