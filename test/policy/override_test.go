@@ -132,7 +132,7 @@ func testOverride(t *testing.T, h *fixture) {
 		wantTaken(t, h.as(t, "stopper").Patch(t.Context(), gatedPlan(t, workspace, "k3s"), removal, dry))
 	})
 	t.Run("a cluster's own Plan that gets members brings no override", func(t *testing.T) {
-		h.Apply(t, object(t, "{apiVersion: v1, kind: Namespace, metadata: {name: drover-plans}}"))
+		h.plansNamespace(t)
 		h.allow(t, "runner", "drover-plans", all, runs)
 		own := object(t, "{kind: Plan, metadata: {namespace: drover-plans, name: own-override}, "+
 			"spec: {version: v1, upgrade: {image: a}, gates: {upgradeChecks: Disabled}}}")
@@ -142,4 +142,11 @@ func testOverride(t *testing.T, h *fixture) {
 		wantRefused(t, runner.Update(t.Context(), own, dry), inTheName+" overrider")
 		wantRefused(t, runner.Update(t.Context(), withOverrides(t, own), dry), "cannot override plans own-override")
 	})
+}
+
+// plansNamespace creates the namespace for a cluster's own Plans, which several tests use.
+func (h *fixture) plansNamespace(t *testing.T) {
+	t.Helper()
+	namespace := object(t, "{apiVersion: v1, kind: Namespace, metadata: {name: drover-plans}}")
+	wantTaken(t, client.IgnoreAlreadyExists(h.Client.Create(t.Context(), namespace)))
 }

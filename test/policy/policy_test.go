@@ -654,7 +654,7 @@ func testPlan(t *testing.T, h *fixture) {
 	for _, c := range []client.Client{author, runner} {
 		wantRefused(t, c.Create(t.Context(), plan("own", "")), itself)
 	}
-	h.Apply(t, object(t, "{apiVersion: v1, kind: Namespace, metadata: {name: drover-plans}}"))
+	h.plansNamespace(t)
 	h.allow(t, "author", "drover-plans", write)
 	own := plan("own", "")
 	own.SetNamespace("drover-plans")
