@@ -86,7 +86,7 @@ test-helm: ## Install, upgrade and remove the chart with the helm command. The f
 
 .PHONY: test-versions
 test-versions: ## Test hub and members on the oldest and the newest supported Kubernetes, and with the previous version of Drover. The first run builds the oldest control plane (minutes).
-	assets=$$(go run ./hack/labctl path --oldest) && KUBEBUILDER_ASSETS=$$assets $(gotest) ./api/v1 ./test/policy ./internal/registration ./internal/tenancy
+	assets=$$(go run ./hack/labctl path --oldest) && KUBEBUILDER_ASSETS=$$assets $(gotest) ./api/v1 ./test/policy ./internal/registration ./internal/tenancy ./internal/upgradecheck
 	DROVER_TEST_VERSIONS=1 $(gotest) ./test/versions -v
 
 .PHONY: test-chaos

@@ -87,7 +87,7 @@ func (l *leadership) look() rollout.Member {
 	for _, v := range l.space.Values() {
 		m.Hold, m.Window = v.hold, v.window
 	}
-	m.Drains = l.drains.follow(m.Nodes)
+	m.Drains = l.tasks.drains.follow(m.Nodes)
 	for r, why := range l.refused {
 		n, _ := l.nodes.Get(watch.Name{Name: r.node})
 		if c, at := n.Claims[r.plan]; at && c.Hash == r.hash && c.Attempt == r.attempt && c.Failure == nil {
@@ -222,7 +222,7 @@ func (l *leadership) act(ctx context.Context, plan string, r *resolved, step rol
 	case rollout.DeleteJob:
 		return l.deleteJob(ctx, step.Job.Name)
 	case rollout.StartDrain:
-		l.drains.start(ctx, &l.running,
+		l.tasks.drains.start(ctx, &l.running,
 			drain{node: step.Node, plan: plan, hash: step.Claim.Hash, attempt: step.Claim.Attempt, spec: *r.object.Spec.Drain})
 		return nil
 	}

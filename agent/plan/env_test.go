@@ -29,6 +29,7 @@ import (
 	"github.com/drover-dev/drover/agent/stream"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/upgradecheck"
 	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/nodesim"
 	"github.com/drover-dev/drover/test/testkit"
@@ -110,6 +111,9 @@ type options struct {
 	now  func() time.Time
 	ask  func(context.Context, string) (string, error)
 	wrap func(http.RoundTripper) http.RoundTripper
+	// checks are the findings of upgrade checks, in place of those of the control plane. real uses those.
+	checks *fakeChecks
+	real   bool
 
 	namespace string // namespace of the agent
 }
@@ -152,9 +156,48 @@ func (s *env) newRunner(o options) (*runner, error) {
 	}
 	all := stream.New()
 	topic := all.Topic(protocol.SubjectPlans)
+	check := cmp.Or(o.checks, &fakeChecks{}).check
+	if o.real {
+		check = nil
+	}
 	return &runner{stream: all,
 		Runner: plan.New(plan.Options{Client: c.REST, Objects: c.Objects(), Topic: topic,
-			Namespace: cmp.Or(o.namespace, metav1.NamespaceDefault), Ask: o.ask, Now: o.now, Log: log})}, nil
+			Namespace: cmp.Or(o.namespace, metav1.NamespaceDefault), Ask: o.ask, Check: check, Now: o.now, Log: log})}, nil
+}
+
+// fakeChecks has the findings of upgrade checks.
+type fakeChecks struct {
+	mu       sync.Mutex // guards the fields below
+	findings []upgradecheck.Finding
+	err      error
+	targets  []upgradecheck.Target
+}
+
+func (f *fakeChecks) check(_ context.Context, target *upgradecheck.Target) ([]upgradecheck.Finding, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.targets = append(f.targets, *target)
+	return f.findings, f.err
+}
+
+// finds sets the findings.
+func (f *fakeChecks) finds(err error, findings ...upgradecheck.Finding) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.findings, f.err = findings, err
+}
+
+// made returns the number of checks for a plan.
+func (f *fakeChecks) made(plan string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for i := range f.targets {
+		if f.targets[i].Plan == plan {
+			n++
+		}
+	}
+	return n
 }
 
 // nodes adds nodes for the plan with that name.

@@ -27,8 +27,7 @@ type leadership struct {
 	member    apiClient
 	publisher publisher
 	ended     chan struct{} // closed when the leadership ends
-	drains    *drains
-	logs      *logs
+	tasks     tasks
 	channels  *release.Poller
 	wake      chan struct{} // signals that something may have changed
 	retired   chan retirement
@@ -40,6 +39,13 @@ type leadership struct {
 	snapshot *rollout.Member // member's state for the planner; nil after each step
 	watching bool            // whether nodes, Jobs and Secrets are watched
 	leaving  bool            // whether the agent is leaving the member and runs no Plans
+}
+
+// tasks run in the background, and wake the loop when they end.
+type tasks struct {
+	drains *drains
+	logs   *logs
+	checks *checks
 }
 
 // state contains the results of this leader's writes.
@@ -92,7 +98,7 @@ func newLeadership(o Options) *leadership {
 	}
 	l.publisher.hold("")
 	l.channels.OnPolled(func(string) { l.touch() })
-	l.drains, l.logs = newDrains(o, l.touch), newLogs(l.member, l.touch)
+	l.tasks = tasks{newDrains(o, l.touch), newLogs(l.member, l.touch), newChecks(o, l.touch)}
 	l.stores = stores{
 		plans: newStore(readPlan, l.touch), space: newStore(readVeto, l.touch), nodes: newStore(readNode, l.touch),
 		jobs: newStore(readJob, l.touch), secrets: newStore(readSecret, l.touch),
@@ -268,9 +274,15 @@ func (l *leadership) pass(ctx context.Context) time.Time {
 	}
 	plans := l.resolve(next)
 	waits := map[string]rollout.Wait{}
-	for _, r := range plans {
-		if r.problem == nil {
-			waits[r.plan.UID] = l.advance(ctx, r, next)
+	for i := range plans {
+		r := &plans[i]
+		if r.problem != nil {
+			continue
+		}
+		l.guard(r)
+		wait := l.advance(ctx, *r, next)
+		if waits[r.plan.UID] = wait; wait.Unchecked {
+			next.by(l.check(ctx, *r))
 		}
 	}
 	l.publish(ctx, plans, waits, next)

@@ -34,6 +34,8 @@ func TestPlansRun(t *testing.T) {
 	// These cases have their own runners, one after the other.
 	t.Run("plans elsewhere take no memory", func(t *testing.T) { testPlansElsewhereTakeNoMemory(t, s) })
 	t.Run("a plan says that it is complete without waiting for its limiter", func(t *testing.T) { testPrompt(t, s) })
+	t.Run("a member that cannot be upgraded safely is not touched", func(t *testing.T) { testRefused(t, s) })
+	t.Run("the hub decides when a member starts that has refused", func(t *testing.T) { testRefusedToHub(t, s) })
 	r := s.run(t, options{ask: s.ask})
 	cases := map[string]func(*testing.T, *env){
 		"prepare, cordon, drain, upgrade, label, uncordon, node after node":      testWholeSequence,

@@ -209,7 +209,11 @@ func (v adminHold) holds(now time.Time) (string, time.Time) {
 type resolved struct {
 	object  *v1.Plan
 	plan    rollout.Plan
+	version string // as in the spec or the channel
 	problem *problem
+	// checks is the state of the upgrade checks, and findings are their findings that are not overridden.
+	checks   rollout.Checks
+	findings []v1.UpgradeFinding
 }
 
 // problem is the reason why a Plan cannot run. stalled is true if manual action is required.
@@ -232,8 +236,8 @@ func versionOf(o *v1.Plan, found release.Result) string {
 
 // resolve returns a Plan with its version and hash. The found parameter is the last result from the Plan's channel.
 func resolve(o *v1.Plan, found release.Result, secrets map[string]string) resolved {
-	r := resolved{object: o}
 	version := versionOf(o, found)
+	r := resolved{object: o, version: version}
 	r.plan = rollout.Plan{Name: o.Name, UID: string(o.UID), Generation: o.Generation, Spec: o.Spec,
 		Version: rollout.Version(version)}
 	switch {

@@ -15,6 +15,7 @@ import (
 	"github.com/drover-dev/drover/agent/leader"
 	"github.com/drover-dev/drover/agent/stream"
 	"github.com/drover-dev/drover/internal/release"
+	"github.com/drover-dev/drover/internal/upgradecheck"
 )
 
 // Options configure a Runner.
@@ -33,6 +34,9 @@ type Options struct {
 	// a release.Client that also connects to private addresses. This is safe because users who can create Plans in a
 	// member can reach the member's network anyway.
 	Ask func(ctx context.Context, url string) (string, error)
+	// Check checks whether the member can be upgraded to a version safely. By default, it reads the member's state with
+	// Client.
+	Check func(context.Context, *upgradecheck.Target) ([]upgradecheck.Finding, error)
 	// Await blocks until a leader may start, and returns false if ctx is done first. If it is nil, a leader may start
 	// immediately.
 	Await func(ctx context.Context) bool

@@ -33,7 +33,7 @@ func (l *leadership) publish(ctx context.Context, plans []resolved, waits map[st
 	l.publisher.hold(hold)
 
 	jobs := l.jobs.Values()
-	l.logs.keep(jobs)
+	l.tasks.logs.keep(jobs)
 	there, hubs := map[string]bool{}, map[string]bool{}
 	for _, r := range plans {
 		there[r.plan.UID] = true
@@ -46,11 +46,15 @@ func (l *leadership) publish(ctx context.Context, plans []resolved, waits map[st
 		if err != nil && r.problem == nil || r.object.Namespace != v1.PlansNamespace {
 			progress = rollout.Progress{}
 		}
-		if !l.addLogs(ctx, r.object, progress.Failures, jobs) {
-			continue // the status will be written when the logs have been read
+		wait := waits[r.plan.UID]
+		if !l.addLogs(ctx, r.object, progress.Failures, jobs) || l.soon(r, wait, next) {
+			continue // the status will be written when the logs have been read, and the checks have ended
 		}
-		l.publishOne(ctx, r.object, statusOf(r, progress, waits[r.plan.UID]), next)
+		status := statusOf(r, progress, wait)
+		status.Gates = l.gatesOf(r, wait)
+		l.publishOne(ctx, r.object, status, next)
 	}
+	l.tasks.checks.keep(there)
 	l.publisher.keep(hubs)
 	maps.DeleteFunc(l.planStates, func(uid string, _ *planState) bool { return !there[uid] })
 }
@@ -121,7 +125,7 @@ func (l *leadership) addLogs(ctx context.Context, o *v1.Plan, failures []v1.Node
 		if !there || j.Attempt != n.Claims[o.Name].Attempt || f.Log != "" {
 			continue
 		}
-		text, over := l.logs.of(ctx, &l.running, j.uid, j.Name)
+		text, over := l.tasks.logs.of(ctx, &l.running, j.uid, j.Name)
 		f.Log, complete = text, complete && over
 	}
 	return complete

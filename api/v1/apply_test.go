@@ -75,6 +75,9 @@ deletionPolicy: Orphan`,
 clusterSelector: {matchLabels: {env: prod}, matchExpressions: [{key: a, operator: In, values: [b]}]}
 nodeSelector: {matchLabels: {env: prod}, matchExpressions: [{key: a, operator: In, values: [b]}]}
 approvals: [{wave: canary, revision: 0123456789abcdef0123456789abcdef0123456789abcdef01234567, approvedBy: alice}]
+overrides:
+- {check: NodesReady, revision: 0123456789abcdef0123456789abcdef0123456789abcdef01234567, overriddenBy: a, reason: a}
+gates: {upgradeChecks: Enforce}
 rollout:
   maxConcurrentClusters: 5
   waves: [{name: canary, clusterSelector: {matchLabels: {ring: canary}, matchExpressions: [{key: a, operator: In, values: [b]}]}, soak: 1h, approval: Required}, {name: rest}]

@@ -25,8 +25,8 @@ type Approval struct {
 	Wave string `json:"wave"`
 
 	// revision is the approved revision, as shown in status.waves. The revision depends on the Plan's UID, the version,
-	// the content of the Secrets that do not set ignoreUpdates, and the whole spec except paused and approvals. The
-	// approval is not valid for any other revision.
+	// the content of the Secrets that do not set ignoreUpdates, and the whole spec except paused, approvals and
+	// overrides. The approval is not valid for any other revision.
 	// +required
 	// +kubebuilder:validation:MaxLength=56
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{56}$`

@@ -51,8 +51,8 @@ type PlanStatus struct {
 	// +kubebuilder:validation:MaxItems=17
 	Waves []WaveStatus `json:"waves,omitempty"`
 
-	// members lists up to 20 members. Failed members come before members in progress. Both groups are sorted by name. The
-	// field is absent in a member.
+	// members lists up to 20 members. Failed members come first, then members whose upgrade checks have findings, then
+	// members in progress. Each group is sorted by name. The field is absent in a member.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -74,6 +74,11 @@ type PlanStatus struct {
 	// +listMapKey=node
 	// +kubebuilder:validation:MaxItems=10
 	Failures []NodeFailure `json:"failures,omitempty"`
+
+	// gates describes what the gates have found. The field is absent if there are no findings and no overrides.
+	// +optional
+	// +structType=atomic
+	Gates *GateStatus `json:"gates,omitempty"`
 }
 
 // PlanCount counts members or nodes.
@@ -88,7 +93,8 @@ type PlanCount struct {
 	Failed int32 `json:"failed"`
 	// held is the number of members or nodes that are currently skipped. A node is held while it is not ready. Nodes on
 	// which the plan's label has the value "disabled" are excluded, and are not counted at all. A member is held while it
-	// is disconnected, while its plans are on hold, or while its own window is closed.
+	// is disconnected, while its plans are on hold, while its own window is closed, or while its upgrade checks have
+	// findings.
 	Held int32 `json:"held"`
 	// leftOut is the number of selected nodes that are not counted because they do not run Linux. Plans run only on Linux
 	// nodes.
@@ -219,10 +225,10 @@ const (
 	// reachable member is up to date.
 	//
 	// The reasons for True are Complete, NoNodes and NoClusters. The reasons for False are Applying, AwaitingRetry,
-	// AwaitingApproval, AwaitingWindow, AwaitingSlot, AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway,
-	// MemberLost, MemberAhead, NodeFailed, TooManyFailures, ClusterNotFound, InvalidSelector, InvalidPlan, WrongNamespace,
-	// AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch and DeliveryFailed. If LatestResolved is False, its reason
-	// applies to Complete, too.
+	// AwaitingApproval, AwaitingWindow, AwaitingSlot, AwaitingNodes, UpgradeUnsafe, Soaking, Settling, Held, Paused,
+	// MembersAway, MemberLost, MemberAhead, NodeFailed, TooManyFailures, ClusterNotFound, InvalidSelector, InvalidPlan,
+	// WrongNamespace, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch and DeliveryFailed. If LatestResolved is
+	// False, its reason applies to Complete, too.
 	ConditionComplete = "Complete"
 )
 

@@ -108,6 +108,15 @@ type PlanTarget struct {
 	// +listMapKey=wave
 	// +kubebuilder:validation:MaxItems=32
 	Approvals []Approval `json:"approvals,omitempty"`
+
+	// overrides lists the upgrade checks whose findings are ignored. Adding or changing an entry on the hub requires the
+	// verb "override" on the Plan. "kubectl drover plan override" adds entries. Anyone who can update the Plan can remove
+	// them. At most 32 are allowed.
+	// +optional
+	// +listType=map
+	// +listMapKey=check
+	// +kubebuilder:validation:MaxItems=32
+	Overrides []Override `json:"overrides,omitempty"`
 }
 
 // Rollout defines the order in which a Plan is applied to members, and how many members it is applied to at the same
@@ -204,6 +213,12 @@ type PlanPace struct {
 	// finish. paused defaults to false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
+
+	// gates defines the conditions under which the plan starts in a member. By default, upgrades of Kubernetes start only
+	// if they are safe.
+	// +optional
+	// +structType=atomic
+	Gates *PlanGates `json:"gates,omitempty"`
 
 	// window is the part of the week in which work on nodes can start and failed attempts can be retried. Work that has
 	// already started continues after the window closes. If a member also has a window of its own, both windows must be

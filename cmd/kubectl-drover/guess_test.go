@@ -28,6 +28,7 @@ func changing() map[string]string {
 		"project create":        "project create web --cluster prod",
 		"project add-namespace": "project add-namespace web shop",
 		"plan approve":          "plan approve k3s",
+		"plan override":         "plan override k3s --check NodesReady --reason replaced",
 		"plan pause":            "plan pause k3s",
 		"plan resume":           "plan resume k3s",
 		"plan retry":            "plan retry k3s",
@@ -54,7 +55,7 @@ func changing() map[string]string {
 // others returns the commands that do not change a hub, that only act on a session, or that act on another cluster.
 func others() []string {
 	return []string{
-		"why", "who-can", "logs agent", "project list", "plan preview", "plan watch",
+		"why", "who-can", "logs agent", "project list", "plan check", "plan preview", "plan watch",
 		"baseline list", "baseline status", "baseline history", "agents", "status", "host list", "host logs",
 		"clusters", "whoami", "version",
 		"login", "logout", "get-token", "credential", "token create", "token list", "token revoke",

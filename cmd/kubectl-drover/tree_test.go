@@ -31,9 +31,10 @@ func meanings() map[string]meaning {
 	return map[string]meaning{
 		"why": known, "who-can": known, "grant": known, "revoke": known,
 		"project create": unknown, "project add-namespace": known, "project list": none,
-		"plan watch": known, "plan preview": files, "plan pause": known, "plan resume": known, "plan retry": known,
+		"plan watch": known, "plan check": files, "plan preview": files,
+		"plan pause": known, "plan resume": known, "plan retry": known,
 		"baseline list": none, "baseline status": known, "baseline history": known, "baseline rollback": known,
-		"plan approve": known, "baseline pause": known, "baseline resume": known,
+		"plan approve": known, "plan override": known, "baseline pause": known, "baseline resume": known,
 		"import": unknown, "agents": none, "agents pause": known, "agents resume": known, "status": none,
 		"logs agent": none, "uninstall": none,
 		"host list": none, "host join": known, "host clean": known, "host release": known, "host logs": known,

@@ -189,6 +189,9 @@ func (s *scope) set(paused bool) (*set.Set, error) {
 	plan.SetGroupVersionKind(v1.GroupVersion.WithKind("Plan"))
 	plan.Namespace, plan.Name = v1.PlansNamespace, s.plan.Name
 	plan.Annotations = map[string]string{v1.AnnotationRevision: s.fleet.Revision}
+	if checks := s.overriddenChecks(); checks != "" {
+		plan.Annotations[v1.AnnotationOverrides] = checks
+	}
 	plan.Spec.Paused = plan.Spec.Paused || paused
 	object, err := set.Object(plan)
 	if err != nil {

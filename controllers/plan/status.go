@@ -51,18 +51,24 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope) (ctrl.Result, er
 	observed := s.plan.Status.ObservedGeneration == s.plan.Generation
 	change := status.Change{Until: r.again(s), Rest: statusPause, Fill: func(update *status.Update) bool {
 		v := s.conclusion()
-		waves := s.plan.Status.Waves
+		waves, gates := s.plan.Status.Waves, s.plan.Status.Gates
 		s.fill(r.Deliveries.Outcomes(set.ID(set.Plan, s.plan.Name), s.delivered()))
 		approved := s.recordApprovals(waves, metav1.NewTime(r.Now()))
 		for _, w := range approved {
 			update.Event(status.Event{Reason: v1.ReasonWaveApproved, Action: "Approve",
 				Message: fmt.Sprintf("%s approved wave %s, revision %s", w.Approval.ApprovedBy, w.Name, w.Approval.Revision)})
 		}
+		overridden := s.gates(gates, metav1.NewTime(r.Now()))
+		for _, o := range overridden {
+			update.Event(status.Event{Warning: true, Reason: v1.ReasonCheckOverridden, Action: "Override",
+				Message: fmt.Sprintf("%s overrides the check %s for revision %s: %s", o.OverriddenBy, o.Check, o.Revision,
+					o.Reason)})
+		}
 		news := r.conclude(s.plan, s.release, v) && r.Now().Sub(r.written.Told(s.plan, v.reason)) >= reasonPause
 		if news {
 			update.Event(status.Event{Warning: v.warning(), Reason: v.reason, Action: "RollOut", Message: v.message, Rare: true})
 		}
-		return news || !observed || len(approved) > 0
+		return news || !observed || len(approved)+len(overridden) > 0
 	}}
 	if observed && r.unreported(s) {
 		change.Delay = listenAgain // a write now would briefly remove reports that agents are about to send again
@@ -133,7 +139,8 @@ func (s *scope) completeSomewhere() bool {
 }
 
 func (v conclusion) warning() bool {
-	return v.stalled || v.reason == v1.ReasonChannelFailed || v.reason == v1.ReasonMemberLost
+	return v.stalled || v.reason == v1.ReasonChannelFailed || v.reason == v1.ReasonMemberLost ||
+		v.reason == v1.ReasonUpgradeUnsafe
 }
 
 // conclude writes the conditions, and reports whether the reason changed.
@@ -251,9 +258,9 @@ func (s *scope) nodes(cluster string, said *v1.PlanStatus) {
 	}
 }
 
-// list returns the members that have failed, followed by the members in progress.
+// list returns the members that have failed, followed by the members that refuse the plan and the members in progress.
 func (s *scope) list(outcomes []delivery.Outcome) []v1.PlanMember {
-	var failed, working []v1.PlanMember
+	var failed, refusing, working []v1.PlanMember
 	for i := range s.clusters {
 		c := &s.clusters[i]
 		if c.Claim == nil || c.Claim.Complete != nil && c.Claim.Failed == nil && c.Claim.Revision == s.fleet.Revision {
@@ -264,13 +271,16 @@ func (s *scope) list(outcomes []delivery.Outcome) []v1.PlanMember {
 		if s.observed != nil {
 			m.Wave = s.observed.WaveOf(i)
 		}
-		if c.Claim.Failed != nil {
+		switch {
+		case c.Claim.Failed != nil:
 			failed = append(failed, m)
-		} else {
+		case m.Reason == v1.ReasonUpgradeUnsafe:
+			refusing = append(refusing, m)
+		default:
 			working = append(working, m)
 		}
 	}
-	all := append(failed, working...)
+	all := slices.Concat(failed, refusing, working)
 	return slices.Clip(all[:min(len(all), v1.MaxPlanMembers)])
 }
 

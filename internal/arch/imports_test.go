@@ -81,6 +81,12 @@ func rules() []rule {
 			why: "rollout is pure: controller, agent, tests and previews must see the same next step",
 		},
 		{
+			from:  "internal/upgradecheck",
+			ours:  []string{"./api", "./internal/protocol", "./internal/untrusted"},
+			never: []string{"k8s.io/client-go/kubernetes", "sigs.k8s.io/controller-runtime"},
+			why:   "upgradecheck is linked into the agent and the plugin, and reads a cluster with a client of either",
+		},
+		{
 			from: "cmd/kubectl-drover/rancher", ours: []string{"./api"}, never: effects(),
 			why: "rancher is pure: equal objects always result in equal files, and a table test needs no server",
 		},
@@ -297,7 +303,7 @@ func rules() []rule {
 				"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout", "./internal/memory",
 				"./internal/baseline",
 				"./internal/release", "./internal/request", "./internal/tracing", "./internal/set", "./internal/signin/token",
-				"./internal/await", "./internal/untrusted", "./config",
+				"./internal/await", "./internal/untrusted", "./internal/upgradecheck", "./config",
 			},
 			never: append(hub, "sigs.k8s.io/controller-runtime", "k8s.io/client-go/kubernetes"),
 			why: "agent and hub share only protocol, tunnel, api/v1, the planner, tracing, the verification of users' " +

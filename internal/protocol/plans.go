@@ -81,6 +81,21 @@ func (s *PlanState) Bound() {
 	}
 	st.Applying = applying(st.Applying)
 	st.Failures = failures(st.Failures)
+	if st.Gates != nil {
+		st.Gates = &v1.GateStatus{Findings: findings(st.Gates.Findings)}
+	}
+}
+
+// findings keeps only the findings that the schema of Plans accepts.
+func findings(all []v1.UpgradeFinding) []v1.UpgradeFinding {
+	var kept []v1.UpgradeFinding
+	for _, f := range all[:min(len(all), v1.MaxFindings)] {
+		kept = append(kept, v1.UpgradeFinding{
+			Check: Cut(printable(f.Check, ""), maxText), Object: Cut(printable(f.Object, ""), maxObject),
+			Cause: Cut(printable(f.Cause, ""), maxMessage), Remedy: Cut(printable(f.Remedy, ""), maxMessage),
+		})
+	}
+	return kept
 }
 
 // applying keeps only the entries that the schema of Plans accepts. An invalid entry in one member's report could
@@ -139,5 +154,6 @@ func Dated(t time.Time) bool {
 // Limits for a PlanState.
 const (
 	maxConditions = 8
+	maxObject     = 256
 	maxLog        = 1024 // in bytes; the schema limits a failure's log to the same number of characters
 )

@@ -19,7 +19,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -28,6 +30,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/upgradecheck"
 	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -114,6 +117,25 @@ func TestManifestInAMember(t *testing.T) {
 			string(secret.Data[protocol.KeyCABundle]) != in.Settings.CABundle {
 			t.Error("the Secret's token or CA differs from the manifest, want them equal")
 		}
+	})
+	t.Run("the agent can read all that is checked before an upgrade", func(t *testing.T) {
+		config := rest.CopyConfig(env.Config)
+		config.Impersonate = rest.ImpersonationConfig{
+			UserName: "system:serviceaccount:" + protocol.AgentNamespace + ":" + protocol.AgentName,
+			Groups:   []string{"system:serviceaccounts", "system:authenticated"}}
+		config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+		c, err := rest.UnversionedRESTClientFor(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		target := &upgradecheck.Target{Version: "v1.99.0", Plan: "p", Nodes: labels.Everything(), Drain: &v1.Drain{}}
+		testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+			facts, err := upgradecheck.Gather(ctx, upgradecheck.Source{Client: c, Direct: true}, target)
+			if err == nil && len(facts.Unread) > 0 {
+				err = fmt.Errorf("unread facts: %+v", facts.Unread)
+			}
+			return err
+		})
 	})
 	t.Run("the agent's pod is admitted under the pod security level of its namespace", func(t *testing.T) {
 		deployment := &appsv1.Deployment{}

@@ -32,7 +32,7 @@ func clusterRights(profile v1.AgentProfile) []any {
 			WithLabels(protocol.AgentLabels()).WithRoleRef(roleRef("ClusterRole", "view")).WithSubjects(viewer))
 		granted = append(granted, allow("", "users").WithResourceNames(protocol.Viewer).WithVerbs("impersonate"))
 	} else {
-		granted = slices.Concat(granted, impersonating(), delivering(), planning())
+		granted = slices.Concat(granted, impersonating(), delivering(), planning(), checking())
 	}
 	objects[0] = rbacv1ac.ClusterRole(protocol.AgentName).WithLabels(protocol.AgentLabels()).WithRules(granted...)
 	return objects
@@ -117,5 +117,21 @@ func planning() rules {
 		allow("", "pods/log").WithVerbs("get"),
 		allow("", "events").WithVerbs("list", "watch"), // events show why a Job's pod is waiting
 		allow("apps", "daemonsets").WithVerbs("get"),
+	}
+}
+
+// checking returns the rules for checking a member before an upgrade. See package upgradecheck.
+func checking() rules {
+	return rules{
+		allow("", "services").WithVerbs("get"),
+		allow("policy", "poddisruptionbudgets").WithVerbs("list"),
+		allow("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "validatingwebhookconfigurations").
+			WithVerbs("list"),
+		allow("discovery.k8s.io", "endpointslices").WithVerbs("list"),
+		allow("flowcontrol.apiserver.k8s.io", "flowschemas", "prioritylevelconfigurations").WithVerbs("list"),
+		allow("networking.k8s.io", "ipaddresses", "servicecidrs").WithVerbs("list"),
+		allow("storage.k8s.io", "volumeattributesclasses").WithVerbs("list"),
+		allow("resource.k8s.io", "deviceclasses", "resourceclaims", "resourceclaimtemplates").WithVerbs("list"),
+		rbacv1ac.PolicyRule().WithNonResourceURLs("/metrics").WithVerbs("get"),
 	}
 }

@@ -159,10 +159,15 @@ func (v *view) begin() (*Node, Wait) {
 	t := v.count()
 	limit := concurrency(v.plan.Spec.Concurrency, t.total)
 	gate := v.gate()
-	if t.next != nil && gate == nil && t.failed == 0 && t.first.exclusive == "" && t.places < limit {
+	w, refusal := Wait{}, v.refusal()
+	switch may := t.next != nil && gate == nil && t.failed == 0 && t.first.exclusive == "" && t.places < limit; {
+	case may && refusal == nil:
 		return t.next, Wait{}
+	case may:
+		w = *refusal
+	default:
+		w = v.reason(&t, gate)
 	}
-	w := v.reason(&t, gate)
 	if left := t.foreignNodes(); left != "" {
 		w.Message += "; " + left
 	}

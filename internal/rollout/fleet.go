@@ -86,6 +86,9 @@ type ClusterClaim struct {
 	Complete *time.Time `json:"complete,omitempty"`
 	// Failed is the time when a node of the member used up its attempts. It is nil if no node has.
 	Failed *time.Time `json:"failed,omitempty"`
+	// Refused is the time when the member's upgrade checks kept the plan from starting. It is nil if they have not. The
+	// member then has no slot, and has not started.
+	Refused *time.Time `json:"refused,omitempty"`
 	// Ahead is set if the member was ahead of this hub. Revision is then empty.
 	Ahead *Ahead `json:"ahead,omitempty"`
 }
@@ -145,6 +148,7 @@ type wave struct {
 	soak                            time.Duration
 	total, complete, failed, active int
 	absent                          int // members that are unavailable or held, and have not started
+	refused                         int // members that refuse the current revision
 	last                            time.Time
 }
 
@@ -175,7 +179,7 @@ func NewFleet(clusters []Cluster, plan FleetPlan, now time.Time) (*Fleet, error)
 			continue
 		}
 		f.join(&f.waves[at], c)
-		if f.current(c) {
+		if f.current(c) && c.Claim.Refused == nil {
 			f.opened = max(f.opened, at)
 		}
 	}
@@ -209,7 +213,11 @@ func (f *Fleet) readWaves() ([]labels.Selector, error) {
 func (f *Fleet) join(w *wave, c *Cluster) {
 	w.total++
 	switch {
-	case !f.current(c):
+	case f.current(c) && c.Claim.Refused != nil && f.busy(c):
+		w.active++
+	case f.refuses(c):
+		w.refused++
+	case f.startable(c):
 		if c.Away != "" || f.held(c) != "" {
 			w.absent++
 		}
@@ -258,17 +266,17 @@ func (f *Fleet) held(c *Cluster) string {
 	return ""
 }
 
-// takes reports whether a member occupies a slot. A failed member occupies a slot while any of its nodes are in
-// progress and not stuck. A lost member occupies a slot until a user changes its labels so that the plan no longer
-// selects it.
+// takes reports whether a member occupies a slot. A member that has failed or refused the plan occupies a slot only
+// while any of its nodes are in progress and not stuck, so that it does not block the others. A lost member occupies a
+// slot until a user changes its labels so that the plan no longer selects it.
 func (f *Fleet) takes(c *Cluster) bool {
 	switch {
 	case !f.counts(c) && f.lost(c):
 		return false
 	case !f.current(c):
 		return f.lingers(c)
-	case c.Claim.Failed != nil:
-		return c.Status != nil && c.Status.Revision == f.plan.Revision && c.Status.Busy
+	case c.Claim.Failed != nil, c.Claim.Refused != nil:
+		return f.busy(c)
 	}
 	return c.Claim.Complete == nil
 }
@@ -285,7 +293,7 @@ func (f *Fleet) idle(c *Cluster) bool {
 	}
 	reason := c.Status.Reason
 	return reason == v1.ReasonPaused || reason == v1.ReasonComplete || reason == v1.ReasonNoNodes ||
-		reason == v1.ReasonNodeFailed
+		reason == v1.ReasonNodeFailed || reason == v1.ReasonUpgradeUnsafe
 }
 
 // Deliver returns the form in which the hub delivers the plan to a member. The result depends only on the hub's
@@ -298,7 +306,7 @@ func (f *Fleet) Deliver(c *Cluster) Delivery {
 		return DeliverPaused
 	case c.Unreported:
 		return DeliverUnchanged
-	case !f.current(c), f.plan.Pace.Paused, f.unlooked(c), f.ahead(c):
+	case !f.current(c), c.Claim.Refused != nil, f.plan.Pace.Paused, f.unlooked(c), f.ahead(c):
 		return DeliverPaused
 	case f.stopped && c.Claim.Complete == nil && c.Claim.Failed == nil:
 		return DeliverPaused

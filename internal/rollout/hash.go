@@ -42,12 +42,13 @@ func Hash(work *v1.NodeWork, version string, secrets map[string]string) (string,
 // changes.
 func Revision(hash string, pace *v1.PlanPace) (string, error) { return digest(hash, pace.NodeSelector) }
 
-// ApprovalRevision returns the digest that a user approves. An approval must not count for any other work, members or
-// pace, so the digest covers the revision and the whole spec, except for a pause and the approvals themselves. The UID
-// ensures that an approval does not count for a copy of the plan, or for a plan that is created again.
+// ApprovalRevision returns the digest that a user approves, or for which a user overrides checks. An approval must not
+// count for any other work, members or pace, so the digest covers the revision and the whole spec, except for a pause,
+// the approvals and the overrides. The UID ensures that an approval does not count for a copy of the plan, or for a
+// plan that is created again.
 func ApprovalRevision(uid types.UID, revision string, spec *v1.PlanSpec) (string, error) {
 	approved := *spec
-	approved.Paused, approved.Approvals = false, nil
+	approved.Paused, approved.Approvals, approved.Overrides = false, nil, nil
 	return digest(uid, revision, approved)
 }
 

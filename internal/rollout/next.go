@@ -179,7 +179,7 @@ func (v *view) by(t time.Time) { v.until = Sooner(v.until, t) }
 
 // gate returns the reason why no node and no attempt may start. It returns nil if they may start.
 func (v *view) gate() *Wait {
-	if v.plan.Spec.Paused {
+	if v.plan.Spec.Paused && (!v.plan.probed || v.refusal() == nil) {
 		return &Wait{Reason: v1.ReasonPaused, Message: "the plan is paused: set spec.paused to false to continue"}
 	}
 	if _, err := PostCompleteLabels(&v.plan.Spec.NodeWork, v.plan.Version, v.plan.Hash); err != nil {

@@ -70,8 +70,8 @@ func (f *Fleet) next() FleetDecision {
 	return FleetDecision{Wait: why}
 }
 
-// A failed member counts as failed for at least steadyTime, regardless of its reports. As a result, an agent whose
-// reports alternate causes at most two writes per minute.
+// A member counts as failed, or as refusing the plan, for at least steadyTime, regardless of its reports. As a result,
+// an agent whose reports alternate causes at most two writes per minute.
 const steadyTime = time.Minute
 
 // record returns the step that writes a member's progress into its claim. It returns nil if there is nothing to
@@ -103,13 +103,16 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 	switch reason := c.Status.Reason; {
 	case (reason == v1.ReasonComplete || reason == v1.ReasonNoNodes) && next.Complete == nil:
 		step.Verb, step.Label = VerbComplete, f.plan.Hash
-		next.Complete, next.Failed = &f.now, nil
+		next.Complete, next.Failed, next.Refused = &f.now, nil, nil
 	case (reason == v1.ReasonComplete || reason == v1.ReasonNoNodes) && next.Failed != nil:
 		step.Verb = VerbRecover
 		next.Failed = nil
 	case reason == v1.ReasonNodeFailed && next.Failed == nil && !f.plan.Pace.Paused:
 		step.Verb = VerbFail
-		next.Failed = &f.now
+		next.Failed, next.Refused = &f.now, nil
+	case reason == v1.ReasonUpgradeUnsafe && next.Refused == nil && !c.Status.Busy:
+		step.Verb = VerbRefuse
+		next.Complete, next.Failed, next.Refused = nil, nil, &f.now
 	case next.Failed != nil && f.plan.Pace.Paused && reason == v1.ReasonPaused:
 		// A user pauses the plan and resumes it to try again. No member fails while the plan is paused, so this
 		// causes at most one write.
@@ -122,9 +125,8 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 	default:
 		return nil
 	}
-	if c.Claim.Failed != nil {
-		if end := c.Claim.Failed.Add(steadyTime); f.now.Before(end) && !f.now.Before(*c.Claim.Failed) {
-			f.until = Sooner(f.until, end)
+	for _, since := range []*time.Time{c.Claim.Failed, c.Claim.Refused} {
+		if since != nil && !f.steady(since) {
 			return nil
 		}
 	}
@@ -152,7 +154,7 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 	at := open
 	for i := range f.clusters {
 		c := &f.clusters[i]
-		if f.of[i] < 0 || f.of[i] >= at || f.current(c) || c.Away != "" || f.held(c) != "" {
+		if f.of[i] < 0 || f.of[i] >= at || !f.startable(c) || c.Away != "" || f.held(c) != "" {
 			continue
 		}
 		best, at = c, f.of[i]
@@ -224,11 +226,12 @@ func (f *Fleet) remainder() Wait {
 		}
 		total++
 		switch {
+		case f.refuses(c):
 		case f.current(c) && c.Claim.Failed != nil:
 			failed++
 		case f.current(c) && c.Claim.Complete != nil:
 			complete++
-		case f.current(c):
+		case !f.startable(c):
 		case c.Away != "":
 			away++
 			is = cmp.Or(is, fmt.Sprintf("cluster %s: %s", c.Name, c.Away))
@@ -244,6 +247,11 @@ func (f *Fleet) remainder() Wait {
 		return f.working()
 	case complete == total:
 		return f.finished()
+	}
+	if refusal := f.awaitSafety(); refusal.Reason != "" {
+		return refusal
+	}
+	switch {
 	case away > 0:
 		return Wait{Reason: v1.ReasonMembersAway,
 			Message: fmt.Sprintf("%s left that cannot be reached or cannot take part: %s", Clusters(away), is)}
@@ -283,7 +291,7 @@ func (f *Fleet) Waves() []v1.WaveStatus {
 		if w.total == 0 && i == len(f.waves)-1 {
 			continue
 		}
-		s := v1.WaveStatus{Name: w.name, Clusters: Count(w.total, w.complete, w.active, w.failed, w.absent)}
+		s := v1.WaveStatus{Name: w.name, Clusters: Count(w.total, w.complete, w.active, w.failed, w.absent+w.refused)}
 		if w.complete > 0 && w.complete+w.failed+w.absent == w.total && w.soak > 0 {
 			last, end := metav1.NewTime(w.last), metav1.NewTime(w.last.Add(w.soak))
 			s.CompletionTime, s.SoakUntil = &last, &end

@@ -21,6 +21,11 @@ type Plan struct {
 	Version string
 	// Hash is the plan's hash, as returned by the function Hash.
 	Hash string
+	// Refusal is the reason why the plan must not start in the member. It does not apply once a node has started the
+	// current hash. If it is nil, the plan may start. See Guard.
+	Refusal *Wait
+	// probed is true if the Plan may be paused only because the member refuses it.
+	probed bool
 }
 
 // Member is the observed state of a cluster and its nodes.
@@ -203,6 +208,7 @@ const (
 	VerbClean    Verb = "clean"   // a Job is no longer needed
 	VerbRecover  Verb = "recover" // a failed member is in progress again or has completed
 	VerbDoubt    Verb = "doubt"   // a member has progressed further than the hub knew
+	VerbRefuse   Verb = "refuse"  // a member's upgrade checks keep the plan from starting, and it gives up its slot
 	VerbYield    Verb = "yield"   // an idle member with an outdated revision of the plan gives up its slot
 )
 
@@ -232,6 +238,8 @@ type Wait struct {
 	// Until is the deadline for the next decision. If it is zero, the decision changes only when the observed state
 	// changes.
 	Until time.Time
+	// Unchecked is true if the plan would start now, but the member has to be checked first.
+	Unchecked bool
 }
 
 // Decision is a Step, or the reason to wait.

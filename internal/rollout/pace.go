@@ -60,8 +60,8 @@ func PaceOf(spec *v1.PlanSpec) Pace {
 type Status struct {
 	// Revision is the revision that the report refers to. Hash is the hash of the work on each node.
 	Revision, Hash string
-	// Reason is the reason in the Complete condition.
-	Reason string
+	// Reason and Message are those of the Complete condition.
+	Reason, Message string
 	// Busy reports whether any nodes are in progress.
 	Busy bool
 	// Counted reports whether the report contains counts of nodes. Complete is the number of nodes that have
@@ -77,7 +77,7 @@ func StatusOf(s *v1.PlanStatus) *Status {
 	}
 	out := &Status{Revision: s.Revision, Hash: s.LatestHash, Busy: len(s.Applying) > 0}
 	if c := meta.FindStatusCondition(s.Conditions, v1.ConditionComplete); c != nil {
-		out.Reason = c.Reason
+		out.Reason, out.Message = c.Reason, c.Message
 	}
 	if n := s.Nodes; n != nil {
 		// stuck nodes are listed as applying but counted as failed, because they are making no progress

@@ -94,7 +94,10 @@ func (v *view) again(n *Node, c Claim) *Step {
 	if !n.Ready || n.Leaving || v.taken(n) != "" || v.gate() != nil || v.taint(n) != "" {
 		return nil
 	}
-	if changed {
+	switch {
+	case changed && c.Hash != v.plan.Hash && v.refusal() != nil:
+		return write(VerbRelease, n, c, nil)
+	case changed:
 		return write(VerbRestart, n, c, v.fresh(n, c))
 	}
 	next := c
@@ -224,7 +227,7 @@ func (v *view) fail(n *Node, c Claim, reason string, job *Job) *Step {
 // approach returns the next step of a node whose upgrade has not started.
 func (v *view) approach(n *Node, c Claim) *Step {
 	switch {
-	case !v.wanted(n), v.plan.Spec.Paused:
+	case !v.wanted(n), v.plan.Spec.Paused, c.Hash != v.plan.Hash && v.refusal() != nil:
 		return write(VerbRelease, n, c, nil)
 	case c.Hash != v.plan.Hash:
 		return write(VerbRestart, n, c, v.fresh(n, c))

@@ -17,13 +17,16 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/framework"
+	"github.com/drover-dev/drover/test/nodesim"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -63,6 +66,36 @@ func TestLong_CommandsOfTheGuideOfBaselinesSucceed(t *testing.T) {
 	}
 	if _, err := g.member.Kubectl(t.Context(), nil, "-n", "flux-system", "get", "configmap/flux"); err != nil {
 		t.Errorf("the objects of the deleted Baseline flux: %v, want them left in place", err)
+	}
+}
+
+// TestLong_CommandsOfTheGuideOfUpgradesSucceed follows the guide of upgrades with a member that has simulated nodes.
+func TestLong_CommandsOfTheGuideOfUpgradesSucceed(t *testing.T) {
+	t.Parallel()
+	g := newGuide(t)
+	sim := nodesim.Start(context.WithoutCancel(t.Context()), g.member.Client, func(*corev1.Pod) nodesim.Script {
+		return nodesim.Script{}
+	})
+	t.Cleanup(sim.Close)
+	for _, node := range []string{"a", "b"} {
+		if err := sim.AddNode(t.Context(), node, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, err := g.hub.Kubectl(context.Background(), nil, "get", "plans,clusters", "-o", "yaml")
+			t.Logf("the Plans and Clusters: %s %v", out, err)
+		}
+	})
+	if blocks := g.followPage(t, "docs/guide/upgrade.md"); blocks < 5 {
+		t.Errorf("only %d blocks were found", blocks)
+	}
+	for _, node := range []string{"a", "b"} {
+		labels, err := g.member.Kubectl(t.Context(), nil, "get", "node", node, "-o", "jsonpath={.metadata.labels}")
+		if err != nil || !strings.Contains(labels, v1.PlanLabel("k8s")) {
+			t.Errorf("the labels of node %s are %s, %v, want the label of the completed plan", node, labels, err)
+		}
 	}
 }
 

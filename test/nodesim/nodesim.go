@@ -42,6 +42,9 @@ type Script struct {
 	Dies bool
 }
 
+// kubeletVersion is the version of the simulated kubelets. Plans that upgrade Kubernetes check it.
+const kubeletVersion = "v1.36.3"
+
 // Sim simulates nodes. The caller must close it.
 type Sim struct {
 	client  client.WithWatch
@@ -107,6 +110,7 @@ func (s *Sim) AddNode(ctx context.Context, name string, labels map[string]string
 		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("16Gi"), corev1.ResourcePods: resource.MustParse("110"),
 	}
 	node.Status.Allocatable = node.Status.Capacity
+	node.Status.NodeInfo.KubeletVersion = kubeletVersion
 	setReady(node, corev1.ConditionTrue)
 	return s.client.Status().Patch(ctx, node, before)
 }

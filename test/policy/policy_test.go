@@ -184,6 +184,10 @@ func (h *fixture) awaitPolicies(t *testing.T) {
 	tries["drover-plan-approval"] = func(ctx context.Context) error {
 		return h.Client.Create(ctx, gatedPlan(t, h.workspace, "x", approvalBy("another", "prod")), client.DryRunAll)
 	}
+	tries["drover-plan-override"] = func(ctx context.Context) error {
+		plan := withOverrides(t, gatedPlan(t, h.workspace, "x"), overrideBy("another", "NodesReady"))
+		return h.Client.Create(ctx, plan, client.DryRunAll)
+	}
 	tries["drover-plan-target"] = func(ctx context.Context) error {
 		return probe.Create(ctx, in("{kind: Plan, metadata: {name: x, namespace: WS}, spec: {version: v1, upgrade: {image: a}}}"), client.DryRunAll)
 	}
@@ -309,6 +313,7 @@ func TestPolicies(t *testing.T) {
 		"what a Baseline applies takes a separate right":                                         testBaselineSource,
 		"approving a wave takes the verb approve and the user's own name":                        testApproval,
 		"tools that apply a Plan from Git keep its approvals":                                    testApprovalBesideGitOps,
+		"overriding checks takes the verb override, a reason and the user's own name":            testOverride,
 		"a Baseline accepts no wave that waits for approval":                                     testApprovalSchema,
 		"the stored revisions of a Baseline take that right, too":                                testBaselineRevision,
 		"only the manager writes claims of plans":                                                testPlanClaims,
@@ -649,7 +654,7 @@ func testPlan(t *testing.T, h *fixture) {
 	for _, c := range []client.Client{author, runner} {
 		wantRefused(t, c.Create(t.Context(), plan("own", "")), itself)
 	}
-	h.Apply(t, object(t, "{apiVersion: v1, kind: Namespace, metadata: {name: drover-plans}}"))
+	h.plansNamespace(t)
 	h.allow(t, "author", "drover-plans", write)
 	own := plan("own", "")
 	own.SetNamespace("drover-plans")
@@ -750,7 +755,7 @@ func testWorkspaceRoles(t *testing.T, h *fixture) {
 		object(t, fmt.Sprintf("{kind: Project, metadata: {namespace: %s, name: all}, spec: {clusterSelector: {}, namespaces: [web], podSecurity: privileged}}", h.workspace)),
 		object(t, fmt.Sprintf("{kind: Plan, metadata: {namespace: %s, name: all}, spec: {clusterSelector: {}, version: v1, upgrade: {image: a}}}", h.workspace)),
 	}
-	h.AwaitRights(t, "wsadmin", h.workspace, may("projects", "create", "updatepsa"), may("roletemplates", "bind"), may("clusters", "run-plans"), may("plans", "approve"))
+	h.AwaitRights(t, "wsadmin", h.workspace, may("projects", "create", "updatepsa"), may("roletemplates", "bind"), may("clusters", "run-plans"), may("plans", "approve", "override"))
 	h.AwaitRights(t, "wsedit", h.workspace, may("projects", "list"))
 	h.AwaitRights(t, "wsview", h.workspace, may("projects", "list"))
 	admin := h.as(t, "wsadmin")

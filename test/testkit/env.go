@@ -43,18 +43,32 @@ type Env struct {
 // create. Other tests share a server; see Shared. lab.Binaries finds or builds the binaries.
 func Start(t testing.TB) *Env {
 	t.Helper()
-	return startFor(t, Path(t, "config/crd/bases"))
+	return startFor(t, hubEnvironment(Path(t, "config/crd/bases")))
 }
 
 // StartMember is like Start, but without the hub's CRDs, which take the API server about a second of CPU time.
 func StartMember(t testing.TB) *Env {
 	t.Helper()
-	return startFor(t)
+	return startFor(t, &envtest.Environment{})
 }
 
-func startFor(t testing.TB, crds ...string) *Env {
+// StartMemberServing is like StartMember, but the API server also serves the given version of an API, which it does not
+// serve by default.
+func StartMemberServing(t testing.TB, groupVersion string) *Env {
 	t.Helper()
-	env, stop, err := start(t.Context(), crds...)
+	environment := &envtest.Environment{}
+	environment.ControlPlane.GetAPIServer().Configure().Append("runtime-config", groupVersion+"=true")
+	return startFor(t, environment)
+}
+
+// hubEnvironment returns an environment with the CRDs in a folder.
+func hubEnvironment(crds string) *envtest.Environment {
+	return &envtest.Environment{CRDDirectoryPaths: []string{crds}}
+}
+
+func startFor(t testing.TB, environment *envtest.Environment) *Env {
+	t.Helper()
+	env, stop, err := start(t.Context(), environment)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +80,8 @@ func startFor(t testing.TB, crds ...string) *Env {
 	return env
 }
 
-// start starts an API server with the CRDs in the given folders.
-func start(ctx context.Context, crds ...string) (*Env, func() error, error) {
+// start starts an API server.
+func start(ctx context.Context, environment *envtest.Environment) (*Env, func() error, error) {
 	assets, err := lab.Binaries(ctx, os.Stderr, lab.Etcd, lab.APIServer, lab.Kubectl)
 	if err != nil {
 		return nil, nil, err
@@ -76,13 +90,9 @@ func start(ctx context.Context, crds ...string) (*Env, func() error, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	environment := &envtest.Environment{
-		BinaryAssetsDirectory: dir,
-		CRDDirectoryPaths:     crds,
-		ErrorIfCRDPathMissing: true,
-		// The usual 20 s are too short on a machine that runs the tests of other packages at the same time.
-		ControlPlaneStartTimeout: Patience * time.Minute,
-	}
+	environment.BinaryAssetsDirectory, environment.ErrorIfCRDPathMissing = dir, true
+	// The usual 20 s are too short on a machine that runs the tests of other packages at the same time.
+	environment.ControlPlaneStartTimeout = Patience * time.Minute
 	config, err := environment.Start()
 	if err != nil {
 		return nil, nil, errors.Join(err, environment.Stop()) // both programs would keep running if the CRDs were refused

@@ -46,7 +46,7 @@ func Shared(t testing.TB) *Env {
 	crds := Path(t, "config/crd/bases")
 	shared.once.Do(func() {
 		// Do not use t's context, because other tests need the server after this test has ended.
-		shared.env, shared.stop, shared.err = start(context.WithoutCancel(t.Context()), crds)
+		shared.env, shared.stop, shared.err = start(context.WithoutCancel(t.Context()), hubEnvironment(crds))
 	})
 	if shared.err != nil {
 		t.Fatal(shared.err)

@@ -23,8 +23,8 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// approvalManager is the field manager of approvals. Its name must not begin with "kubectl", because Flux removes the
-// fields of such managers from the objects that it applies.
+// approvalManager is the field manager of approvals and overrides. Its name must not begin with "kubectl", because Flux
+// removes the fields of such managers from the objects that it applies.
 const approvalManager = "drover-approval"
 
 // approveOptions holds the flags of "plan approve".
@@ -94,9 +94,10 @@ func (a *approveOptions) approve(c *cobra.Command, change *cli.Change, name stri
 		}
 		entry := v1.Approval{Wave: wave.Name, Revision: wave.Approval.Revision, ApprovedBy: a.by}
 		before := plan.DeepCopy()
-		setApproval(plan, entry)
+		add := func(p *v1.Plan) { setApproval(p, entry) }
+		add(plan)
 		return change.Make(h, plan, "approved for wave "+wave.Name, func(w client.Client) error {
-			return addApproval(ctx, h, w, before, plan, entry)
+			return addDecision(ctx, h, w, before, plan, add)
 		})
 	})
 }
@@ -104,9 +105,8 @@ func (a *approveOptions) approve(c *cobra.Command, change *cli.Change, name stri
 // toApprove returns the wave to approve: the wave with the given name or, if no name is given, the first wave without
 // an approval. It returns nil if the wave has been approved, or if there is no such wave.
 func toApprove(plan *v1.Plan, name string) (*v1.WaveStatus, error) {
-	if plan.Status.ObservedGeneration != plan.Generation {
-		return nil, fmt.Errorf("plan %s/%s was changed, and Drover has not looked at the change yet: try again",
-			plan.Namespace, plan.Name)
+	if err := observed(plan); err != nil {
+		return nil, err
 	}
 	var names []string
 	for i := range plan.Status.Waves {
@@ -137,6 +137,15 @@ func toApprove(plan *v1.Plan, name string) (*v1.WaveStatus, error) {
 	return nil, nil
 }
 
+// observed returns an error if the status describes an earlier generation of the plan.
+func observed(plan *v1.Plan) error {
+	if plan.Status.ObservedGeneration != plan.Generation {
+		return fmt.Errorf("plan %s/%s was changed, and Drover has not looked at the change yet: try again", plan.Namespace,
+			plan.Name)
+	}
+	return nil
+}
+
 // self returns the user's name according to the hub's API server.
 func self(ctx context.Context, h *cli.Hub) (string, error) {
 	c, err := authenticationclient.NewForConfig(h.Config)
@@ -145,7 +154,8 @@ func self(ctx context.Context, h *cli.Hub) (string, error) {
 	}
 	me, err := c.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("read your user name at %s: %w: set it with --approved-by", h.Config.Host, err)
+		return "", fmt.Errorf("read your user name at %s: %w: set it with --approved-by or --overridden-by", h.Config.Host,
+			err)
 	}
 	return me.Status.UserInfo.Username, nil
 }
@@ -228,9 +238,9 @@ func setApproval(plan *v1.Plan, entry v1.Approval) {
 	plan.Spec.Approvals = append(approvals, entry)
 }
 
-// addApproval writes an approval. If another client changes the plan in the meantime, addApproval adds the same
-// approval to the changed plan. The approval then counts only if the plan's revision is still the same.
-func addApproval(ctx context.Context, h *cli.Hub, w client.Client, before, plan *v1.Plan, entry v1.Approval) error {
+// addDecision writes an approval or an override. If another client changes the plan in the meantime, addDecision adds
+// the same decision to the changed plan. The decision then counts only if the plan's revision is still the same.
+func addDecision(ctx context.Context, h *cli.Hub, w client.Client, before, plan *v1.Plan, add func(*v1.Plan)) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		now := &v1.Plan{}
 		if err := h.Get(ctx, client.ObjectKeyFromObject(before), now); err != nil {
@@ -240,7 +250,7 @@ func addApproval(ctx context.Context, h *cli.Hub, w client.Client, before, plan 
 			return errors.New("it was deleted and created again")
 		}
 		read := now.DeepCopy()
-		setApproval(now, entry)
+		add(now)
 		patch := client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{})
 		if err := w.Patch(ctx, now, patch, client.FieldOwner(approvalManager)); err != nil {
 			return err
@@ -249,7 +259,7 @@ func addApproval(ctx context.Context, h *cli.Hub, w client.Client, before, plan 
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("approve plan %s/%s: %w", before.Namespace, before.Name, err)
+		return fmt.Errorf("change plan %s/%s: %w", before.Namespace, before.Name, err)
 	}
 	return nil
 }

@@ -161,6 +161,14 @@ func (d *display) picture(p *v1.Plan) string {
 	for i := range p.Status.Failures {
 		fmt.Fprintf(&b, "    %s\n", failure(&p.Status.Failures[i]))
 	}
+	if p.Status.Gates != nil {
+		for i := range p.Status.Gates.Findings {
+			fmt.Fprintf(&b, "    %s\n", finding(&p.Status.Gates.Findings[i]))
+		}
+		for _, o := range p.Status.Gates.Overrides {
+			fmt.Fprintf(&b, "    %s overridden by %s: %s\n", cli.Plain(o.Check), cli.Plain(o.OverriddenBy), cli.Plain(o.Reason))
+		}
+	}
 	return b.String()
 }
 

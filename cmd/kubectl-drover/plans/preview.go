@@ -286,26 +286,26 @@ func (r *previewOptions) fillClusters(ctx context.Context, h *cli.Hub, a *previe
 		scenario.Plan.Spec.NodeSelector = nil
 		a.remark("the hub does not know which nodes the nodeSelector selects: all nodes are simulated")
 	}
-	var clusters v1.ClusterList
-	if err := h.List(ctx, &clusters, h.InWorkspace()); err != nil {
-		return fmt.Errorf("list clusters of %s: %w", h.Workspace, err)
+	clusters, all, err := listSelected(ctx, h, &scenario.Plan.Spec.PlanTarget)
+	if err != nil {
+		return err
 	}
-	if len(clusters.Items) == 0 {
+	if len(all) == 0 {
 		return fmt.Errorf("list clusters of %s: there is none to simulate the plan on: use another workspace with -w",
 			h.Workspace)
 	}
-	if err := selectClusters(&clusters, &scenario.Plan.Spec.PlanTarget); err != nil {
-		return err
+	if len(clusters) == 0 {
+		clusters = all // the simulation reports that the plan selects none
 	}
 	total := 0
-	for i := range clusters.Items {
-		if total += nodesOf(&clusters.Items[i], r.nodes); total > maxSimulated {
+	for i := range clusters {
+		if total += nodesOf(&clusters[i], r.nodes); total > maxSimulated {
 			return fmt.Errorf("simulate plan %s: the clusters of %s have more than %d nodes, the most that can be simulated: "+
 				"reduce the number with --nodes", scenario.Plan.Name, h.Workspace, maxSimulated)
 		}
-		scenario.Clusters = append(scenario.Clusters, simulated(&clusters.Items[i], r.nodes))
+		scenario.Clusters = append(scenario.Clusters, simulated(&clusters[i], r.nodes))
 	}
-	a.remarkNodes(clusters.Items, r.nodes)
+	a.remarkNodes(clusters, r.nodes)
 	return nil
 }
 

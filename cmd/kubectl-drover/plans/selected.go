@@ -4,6 +4,7 @@
 package plans
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -11,22 +12,23 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// selectClusters removes the Clusters that a plan does not select, so that a preview does not mention them. If the plan
-// selects none, selectClusters keeps all Clusters, and the simulation reports that the plan selects none.
-func selectClusters(all *v1.ClusterList, target *v1.PlanTarget) error {
+// listSelected lists the Clusters of the workspace that a plan selects.
+func listSelected(ctx context.Context, h *cli.Hub, target *v1.PlanTarget) (selected, all []v1.Cluster, err error) {
+	var clusters v1.ClusterList
+	if err := h.List(ctx, &clusters, h.InWorkspace()); err != nil {
+		return nil, nil, fmt.Errorf("list clusters of %s: %w", h.Workspace, err)
+	}
 	selects := func(c *v1.Cluster) bool { return c.Name == target.ClusterName }
 	if target.ClusterSelector != nil {
 		selector, err := metav1.LabelSelectorAsSelector(target.ClusterSelector)
 		if err != nil {
-			return fmt.Errorf("read clusterSelector: %w", err)
+			return nil, nil, fmt.Errorf("read clusterSelector: %w", err)
 		}
 		selects = func(c *v1.Cluster) bool { return selector.Matches(labels.Set(c.Labels)) }
 	}
-	selected := slices.DeleteFunc(slices.Clone(all.Items), func(c v1.Cluster) bool { return !selects(&c) })
-	if len(selected) > 0 {
-		all.Items = selected
-	}
-	return nil
+	selected = slices.DeleteFunc(slices.Clone(clusters.Items), func(c v1.Cluster) bool { return !selects(&c) })
+	return selected, clusters.Items, nil
 }

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plans contains the commands that show the progress of plans, simulate them, approve their waves, and pause,
-// resume and retry them.
+// Package plans contains the commands that show the progress of plans, check and simulate them, approve their waves,
+// override their checks, and pause, resume and retry them.
 package plans
 
 import (
@@ -25,10 +25,11 @@ import (
 
 // New returns the command "plan".
 func New(o *cli.Options) *cobra.Command {
-	c := &cobra.Command{Use: "plan", Short: "Follow, preview, approve, pause and retry plans"}
+	c := &cobra.Command{Use: "plan", Short: "Follow, check, preview, approve, override, pause and retry plans"}
 	c.PersistentFlags().StringVarP(&o.Workspace, "workspace", "w", "", cli.WorkspaceUsage)
 	cli.Complete(c, "workspace", o.CompleteWorkspaces)
-	c.AddCommand(newWatch(o), newPreview(o), newPause(o), newResume(o), newRetry(o), newApprove(o))
+	c.AddCommand(newWatch(o), newCheck(o), newPreview(o), newPause(o), newResume(o), newRetry(o), newApprove(o),
+		newOverride(o))
 	return c
 }
 

@@ -25,6 +25,8 @@ type Member struct {
 	jobs     map[string]time.Time // the time when each Job ends, by name
 	drains   map[string]time.Time // the time when each drain ends, by node
 	active   *activeNodes
+	start    time.Time // the start of the scenario
+	checks   rollout.Checks
 	// changed is set when an event other than a step changes the state.
 	changed bool
 }
@@ -39,6 +41,10 @@ func NewMember(c Cluster, base Durations) (*Member, error) {
 	c.Nodes = slices.SortedFunc(slices.Values(c.Nodes), func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	m := &Member{scenario: c, base: base, jobs: map[string]time.Time{}, drains: map[string]time.Time{}}
 	m.Hold, m.Window, m.Drains = c.Hold, window, map[string]rollout.Drain{}
+	m.checks = rollout.Checks{Policy: v1.UpgradeChecksDisabled, Last: &v1.PlanStatus{}}
+	if len(c.Unsafe) > 0 {
+		m.checks.Policy = v1.UpgradeChecksEnforce
+	}
 	for _, n := range c.Nodes {
 		labels := maps.Clone(n.Labels)
 		if labels == nil {
@@ -77,6 +83,7 @@ func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error
 // Remove simulates the removal of a plan by the agent: it deletes the plan's Jobs and releases its nodes.
 func (m *Member) Remove(plan *rollout.Plan, now time.Time) error {
 	m.active, m.changed = nil, true
+	m.checks.Hash, m.checks.Last = "", &v1.PlanStatus{}
 	m.Jobs = slices.DeleteFunc(m.Jobs, func(j rollout.Job) bool {
 		if j.Plan == plan.Name {
 			delete(m.jobs, j.Name)
@@ -170,11 +177,44 @@ func (m *Member) Status(plan *rollout.Plan, wait rollout.Wait, revision string, 
 	if err != nil {
 		return nil, err
 	}
-	return &v1.PlanStatus{
-		Revision: revision, LatestHash: plan.Hash, LatestVersion: plan.Version, Nodes: &progress.Nodes,
+	m.checks.Last = &v1.PlanStatus{
+		ObservedGeneration: plan.Generation, Revision: revision, LatestHash: plan.Hash, LatestVersion: plan.Version,
+		Nodes:    &progress.Nodes,
 		Applying: progress.Applying, Failures: progress.Failures,
 		Conditions: []metav1.Condition{{Type: v1.ConditionComplete, Reason: wait.Reason, Message: wait.Message}},
-	}, nil
+	}
+	return m.checks.Last, nil
+}
+
+// Unsafe reports whether the member cannot be upgraded safely, and returns the time when this changes, or the zero
+// time if it does not change.
+func (m *Member) Unsafe(now time.Time) (unsafe bool, until time.Time) {
+	for _, p := range m.scenario.Unsafe {
+		from, end := m.start.Add(p.From.Duration), m.start.Add(p.Until.Duration)
+		switch {
+		case now.Before(from):
+			until = rollout.Sooner(until, from)
+		case now.Before(end):
+			unsafe, until = true, rollout.Sooner(until, end)
+		}
+	}
+	return unsafe, until
+}
+
+// check checks the member for a plan if it is due, and reports whether it did. It also returns the time of the next
+// check, or the zero time if the outcome does not change anymore.
+func (m *Member) check(hash string, now time.Time) (checked bool, next time.Time) {
+	if now.Before(m.checks.Due(hash)) {
+		if _, until := m.Unsafe(now); until.IsZero() {
+			return false, time.Time{}
+		}
+		return false, m.checks.Due(hash)
+	}
+	m.checks.Hash, m.checks.At, m.checks.Refusal = hash, now, ""
+	if unsafe, _ := m.Unsafe(now); unsafe {
+		m.checks.Refusal = "the scenario makes it unsafe"
+	}
+	return true, time.Time{}
 }
 
 // node returns the scenario of a node. The node must exist. The node of a step always exists.

@@ -46,7 +46,15 @@ type Cluster struct {
 	Hold string `json:"hold,omitempty"`
 	// Window is the member's own time window, such as "Sat,Sun 02:00-06:00 Europe/Berlin".
 	Window string `json:"window,omitempty"`
-	Nodes  []Node `json:"nodes"`
+	// Unsafe lists the times when the member cannot be upgraded safely. If it is empty, the member is not checked.
+	Unsafe []Period `json:"unsafe,omitempty"`
+	Nodes  []Node   `json:"nodes"`
+}
+
+// Period is a period of time. From and Until are measured from the start of the scenario.
+type Period struct {
+	From  metav1.Duration `json:"from"`
+	Until metav1.Duration `json:"until"`
 }
 
 // Node is a simulated node.

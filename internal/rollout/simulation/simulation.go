@@ -75,6 +75,7 @@ func New(s Scenario) (*Simulation, error) {
 		if err != nil {
 			return nil, err
 		}
+		m.start = s.Start.Time
 		p.Members = append(p.Members, m)
 		p.Clusters = append(p.Clusters, rollout.Cluster{Name: c.Name, Labels: c.Labels, Selected: selected, Away: c.Away,
 			Hold: c.Hold})
@@ -260,13 +261,20 @@ func (p *Simulation) settleMember(i int, plan rollout.Plan) (rollout.Wait, error
 		return rollout.Wait{}, err
 	}
 	for {
-		m.changed = false
+		m.changed, m.checks.Hub = false, p.fleet != nil
+		plan.Guard(m.checks, p.Now)
 		wait, err := rollout.Settle(m.activeView(), plan, p.Now, take)
 		switch {
 		case err != nil:
 			return wait, err
 		case m.changed: // Observe restarted the agent
 			continue
+		case wait.Unchecked:
+			checked, next := m.check(plan.Hash, p.Now)
+			if checked {
+				continue
+			}
+			wait.Until = rollout.Sooner(wait.Until, next)
 		}
 		if more, err := m.activateMore(&plan, p.Now); err != nil || !more {
 			return wait, err

@@ -4,12 +4,15 @@
 package simulation_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/rollout"
@@ -81,11 +84,7 @@ func (m *changing) checkApproval(l simulation.Event) error {
 		if c.Name != l.Cluster || complete {
 			continue
 		}
-		wave := slices.IndexFunc(m.spec.Rollout.Waves, func(w v1.Wave) bool { return w.Name == c.Labels["ring"] })
-		if wave < 0 {
-			wave = len(m.spec.Rollout.Waves)
-		}
-		if wave >= m.closed() {
+		if wave := m.waveOf(c); wave >= m.closed() {
 			return fmt.Errorf("%v: %s %s/%s in wave %d, although wave %d is not approved", l.At, l.Verb, l.Cluster, l.Node,
 				wave, m.closed())
 		}
@@ -93,12 +92,77 @@ func (m *changing) checkApproval(l simulation.Event) error {
 	return nil
 }
 
-// checkWait checks that a plan waits for approval only if a wave has none.
+// checkWait checks that a plan waits for approval only if a wave has none, and for safety only if a member was unsafe
+// when it was last checked.
 func (m *changing) checkWait(why rollout.Wait) error {
+	if why.Reason == v1.ReasonUpgradeUnsafe && !slices.ContainsFunc(m.Members, m.unsafeRecently) {
+		return fmt.Errorf("%v: the plan waits although all members are safe: %s", m.Now, why.Message)
+	}
 	if why.Reason == v1.ReasonAwaitingApproval && m.closed() > len(m.spec.Rollout.Waves) {
 		return fmt.Errorf("%v: the plan waits although all waves are approved: %s", m.Now, why.Message)
 	}
 	return nil
+}
+
+// unsafeRecently reports whether a member was unsafe at any time since it was last checked.
+func (m *changing) unsafeRecently(member *simulation.Member) bool {
+	unsafe, _ := member.Unsafe(m.Now)
+	_, changes := member.Unsafe(m.Now.Add(-time.Minute))
+	return unsafe || !changes.IsZero() && !changes.After(m.Now)
+}
+
+// safeRecently is like unsafeRecently, for the opposite.
+func (m *changing) safeRecently(member *simulation.Member) bool {
+	unsafe, _ := member.Unsafe(m.Now)
+	_, changes := member.Unsafe(m.Now.Add(-time.Minute))
+	return !unsafe || !changes.IsZero() && !changes.After(m.Now)
+}
+
+// checkSafety checks that no node starts first in a member that is unsafe, and that no wave opens while a member of an
+// earlier wave refuses the plan.
+func (m *changing) checkSafety(l simulation.Event) error {
+	i := slices.IndexFunc(m.Clusters, func(c rollout.Cluster) bool { return c.Name == l.Cluster })
+	if l.Node != "" && (l.Verb == rollout.VerbBegin || l.Verb == rollout.VerbRestart) {
+		nodes := m.Members[i].Nodes
+		at := slices.IndexFunc(nodes, func(n rollout.Node) bool { return n.Name == l.Node })
+		hash := nodes[at].Claims["p"].Hash
+		begun := slices.ContainsFunc(nodes, func(n rollout.Node) bool {
+			return n.Name != l.Node && (n.Claims["p"].Hash == hash || n.Labels[v1.PlanLabel("p")] == hash)
+		})
+		if !begun && !m.safeRecently(m.Members[i]) {
+			return fmt.Errorf("%v: node %s/%s starts although the member is unsafe", l.At, l.Cluster, l.Node)
+		}
+	}
+	if l.Node != "" || l.Verb != rollout.VerbBegin {
+		return nil
+	}
+	revision := m.Clusters[i].Claim.Revision
+	refusing := ""
+	for k := range m.Clusters {
+		c := &m.Clusters[k]
+		if k == i || !c.Selected || c.Claim == nil || c.Claim.Revision != revision {
+			continue
+		}
+		switch wave := m.waveOf(c); {
+		case c.Claim.Refused == nil && wave >= m.waveOf(&m.Clusters[i]):
+			return nil // the wave was open
+		case c.Claim.Refused != nil && wave < m.waveOf(&m.Clusters[i]) && c.Status.Reason == v1.ReasonUpgradeUnsafe:
+			refusing = c.Name
+		}
+	}
+	if refusing != "" {
+		return fmt.Errorf("%v: the wave of %s opens although %s refuses the plan", l.At, l.Cluster, refusing)
+	}
+	return nil
+}
+
+// waveOf returns the index of a member's wave.
+func (m *changing) waveOf(c *rollout.Cluster) int {
+	wave := slices.IndexFunc(m.spec.Rollout.Waves, func(w v1.Wave) bool { return w.Name == c.Labels["ring"] })
+	if wave < 0 {
+		return len(m.spec.Rollout.Waves)
+	}
+	return wave
 }
 
 // working counts the members at work, except one.
@@ -119,7 +183,7 @@ func (m *changing) working(but string) int {
 // checkStep checks the invariants after each step, whatever users do.
 func (m *changing) checkStep(l simulation.Event) error {
 	m.lines = append(m.lines, fmt.Sprint(l))
-	if err := m.checkApproval(l); err != nil {
+	if err := errors.Join(m.checkApproval(l), m.checkSafety(l)); err != nil {
 		return err
 	}
 	limit := int(m.scenario.Plan.Spec.Rollout.MaxConcurrentClusters)
@@ -220,6 +284,15 @@ func TestInvariantsOfGeneratedFleetsThatUsersChange(t *testing.T) {
 	for round := range *rounds {
 		r := rand.New(rand.NewPCG(from, uint64(round)))
 		m := &changing{scenario: generatedScenario(r), approved: map[string]string{}}
+		for i := range m.scenario.Clusters {
+			for at := time.Duration(0); r.IntN(2) == 0; {
+				at += time.Duration(r.IntN(7200)) * time.Second
+				from := at
+				at += time.Duration(1+r.IntN(7200)) * time.Second
+				m.scenario.Clusters[i].Unsafe = append(m.scenario.Clusters[i].Unsafe,
+					simulation.Period{From: metav1.Duration{Duration: from}, Until: metav1.Duration{Duration: at}})
+			}
+		}
 		for i := range m.scenario.Plan.Spec.Rollout.Waves {
 			if r.IntN(2) == 0 {
 				m.scenario.Plan.Spec.Rollout.Waves[i].Approval = v1.ApprovalRequired

@@ -1,0 +1,266 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/internal/upgradecheck"
+)
+
+const (
+	// checkTimeout is how long the checks of a member may take.
+	checkTimeout = time.Minute
+	// checkGrace is how long the checks may take before the status says that they are running.
+	checkGrace = 5 * time.Second
+	// uncheckedCheck is the name under which a failure to check a member is reported.
+	uncheckedCheck = "UpgradeChecks"
+	// maxFinding is the maximum size of each text of a finding in a status, in bytes.
+	maxFinding = 256
+)
+
+// checks runs the upgrade checks of Plans, one at a time for each Plan.
+type checks struct {
+	run   func(context.Context, *upgradecheck.Target) ([]upgradecheck.Finding, error)
+	now   func() time.Time
+	touch func()
+
+	mu   sync.Mutex // guards last
+	last map[string]*checked
+}
+
+// checked is the outcome of a Plan's last checks.
+type checked struct {
+	hash     string    // the Plan's hash when the checks started
+	at       time.Time // when they started
+	findings []v1.UpgradeFinding
+	started  time.Time // when the current checks started; zero if none are running
+}
+
+func newChecks(o Options, touch func()) *checks {
+	run := o.Check
+	if run == nil {
+		run = func(ctx context.Context, target *upgradecheck.Target) ([]upgradecheck.Finding, error) {
+			facts, err := upgradecheck.Gather(ctx, upgradecheck.Source{Client: o.Client, Direct: true}, target)
+			if err != nil {
+				return nil, err
+			}
+			return upgradecheck.Check(facts, target), nil
+		}
+	}
+	return &checks{run: run, now: o.Now, touch: touch, last: map[string]*checked{}}
+}
+
+// of returns the outcome of a Plan's last checks.
+func (c *checks) of(uid string) checked {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if is := c.last[uid]; is != nil {
+		return *is
+	}
+	return checked{}
+}
+
+// keep drops the outcomes of Plans that no longer exist.
+func (c *checks) keep(there map[string]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.last, func(uid string, _ *checked) bool { return !there[uid] })
+}
+
+// start starts the checks of a Plan unless they are running.
+func (c *checks) start(ctx context.Context, running *sync.WaitGroup, r resolved) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	is := c.last[r.plan.UID]
+	if is == nil {
+		is = &checked{}
+		c.last[r.plan.UID] = is
+	}
+	if !is.started.IsZero() {
+		return
+	}
+	is.started = c.now()
+	target, _ := upgradecheck.TargetOf(r.object, r.version)
+	running.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+		defer cancel()
+		found, err := c.run(ctx, &target)
+		c.mu.Lock()
+		is.hash, is.at, is.started, is.findings = r.plan.Hash, is.started, time.Time{}, inStatus(found)
+		if err != nil {
+			is.findings = []v1.UpgradeFinding{{Check: uncheckedCheck,
+				Cause:  protocol.Cut("the cluster could not be checked: "+err.Error(), maxFinding),
+				Remedy: "the agent tries again every minute"}}
+		}
+		c.mu.Unlock()
+		c.touch()
+	})
+}
+
+func inStatus(all []upgradecheck.Finding) []v1.UpgradeFinding {
+	var out []v1.UpgradeFinding
+	for _, f := range all {
+		out = append(out, v1.UpgradeFinding{Check: f.Check, Object: protocol.Cut(f.Object, maxFinding),
+			Cause: protocol.Cut(f.Cause, maxFinding), Remedy: protocol.Cut(f.Remedy, maxFinding)})
+	}
+	return out
+}
+
+// policyOf returns what happens if the checks of a Plan have findings.
+func policyOf(r resolved) v1.UpgradeCheckPolicy {
+	if r.problem != nil || !upgradecheck.Applies(r.version) {
+		return v1.UpgradeChecksDisabled
+	}
+	if r.object.Spec.Gates == nil {
+		return v1.UpgradeChecksEnforce
+	}
+	return cmp.Or(r.object.Spec.Gates.UpgradeChecks, v1.UpgradeChecksEnforce)
+}
+
+// guard sets the reason why a Plan must not start yet, and the findings that are not overridden.
+func (l *leadership) guard(r *resolved) {
+	last := l.tasks.checks.of(r.plan.UID)
+	if last.hash == r.plan.Hash {
+		overridden := l.overridden(r)
+		r.findings = slices.DeleteFunc(slices.Clone(last.findings),
+			func(f v1.UpgradeFinding) bool { return slices.Contains(overridden, f.Check) })
+	}
+	r.checks = rollout.Checks{Policy: policyOf(*r), Hub: ofHub(r.object), Hash: last.hash, At: last.at,
+		Refusal: refusal(r.findings), Last: &r.object.Status}
+	r.plan.Guard(r.checks, l.options.Now())
+}
+
+// overridden returns the names of the checks whose findings are ignored. For the hub's Plans, the hub decides.
+func (l *leadership) overridden(r *resolved) []string {
+	if ofHub(r.object) {
+		return strings.Split(r.object.Annotations[v1.AnnotationOverrides], ",")
+	}
+	var names []string
+	if len(r.object.Spec.Overrides) > 0 {
+		for _, o := range rollout.Overridden(overrideRevision(*r), r.object.Spec.Overrides) {
+			names = append(names, o.Check)
+		}
+	}
+	return names
+}
+
+// overrideRevision returns the revision that an override of a member's own Plan must name, or "" if it is unknown.
+func overrideRevision(r resolved) string {
+	revision, err := rollout.Revision(r.plan.Hash, &r.object.Spec.PlanPace)
+	if err == nil {
+		revision, err = rollout.ApprovalRevision(r.object.UID, revision, &r.object.Spec)
+	}
+	if err != nil {
+		return ""
+	}
+	return revision
+}
+
+// refusal describes findings. It is empty if there are none.
+func refusal(findings []v1.UpgradeFinding) string {
+	if len(findings) == 0 {
+		return ""
+	}
+	f := &findings[0]
+	text := f.Check
+	if f.Object != "" {
+		text += ", " + f.Object
+	}
+	text += ": " + f.Cause
+	if f.Remedy != "" {
+		text += ": " + f.Remedy
+	}
+	text = protocol.Cut(text, maxFinding)
+	if more := len(findings) - 1; more > 0 {
+		text += fmt.Sprintf("; %d more in status.gates", more)
+	}
+	return text
+}
+
+// check starts the checks of a Plan if they are due, and returns when they are due otherwise.
+func (l *leadership) check(ctx context.Context, r resolved) time.Time {
+	if due := r.checks.Due(r.plan.Hash); l.options.Now().Before(due) {
+		return due
+	}
+	l.tasks.checks.start(ctx, &l.running, r)
+	return time.Time{}
+}
+
+// soon reports whether the first checks of a Plan have just started, so that the status does not have to be written
+// before and after them.
+func (l *leadership) soon(r resolved, wait rollout.Wait, next *deadline) bool {
+	if !wait.Unchecked || wait.Reason != v1.ReasonApplying {
+		return false
+	}
+	end := l.tasks.checks.of(r.plan.UID).started.Add(checkGrace)
+	if !l.options.Now().Before(end) {
+		return false
+	}
+	next.by(end)
+	return true
+}
+
+// gatesOf returns the status of the gates, or nil if there are neither findings nor overrides.
+func (l *leadership) gatesOf(r resolved, wait rollout.Wait) *v1.GateStatus {
+	was := &v1.GateStatus{}
+	if before := r.object.Status.Gates; before != nil && r.object.Status.LatestHash == r.plan.Hash {
+		was = before
+	}
+	is := &v1.GateStatus{}
+	if wait.Reason == v1.ReasonUpgradeUnsafe || r.checks.Policy == v1.UpgradeChecksReport {
+		is.Findings = was.Findings
+		if len(r.findings) > 0 || r.checks.Policy == v1.UpgradeChecksReport && r.checks.Hash == r.plan.Hash {
+			is.Findings = foremost(r.findings)
+		}
+	}
+	if !ofHub(r.object) && len(is.Findings)+len(r.object.Spec.Overrides) > 0 {
+		is.Revision, is.Overrides = overrideRevision(r), overridesOf(r, was.Overrides, l.options.Now())
+	}
+	if len(is.Findings)+len(is.Overrides) == 0 {
+		return nil
+	}
+	return is
+}
+
+// overridesOf returns the overrides of a member's own Plan, with the times when they were found.
+func overridesOf(r resolved, before []v1.OverrideStatus, now time.Time) []v1.OverrideStatus {
+	var all []v1.OverrideStatus
+	for _, o := range rollout.Overridden(overrideRevision(r), r.object.Spec.Overrides) {
+		is := v1.OverrideStatus{Check: o.Check, Revision: o.Revision, OverriddenBy: o.OverriddenBy, Reason: o.Reason,
+			OverriddenAt: metav1.NewTime(now)}
+		for _, was := range before {
+			if at := was.OverriddenAt; was.Check == o.Check && was.Revision == o.Revision {
+				is.OverriddenAt = at
+			}
+		}
+		all = append(all, is)
+	}
+	return all
+}
+
+// foremost returns the findings that a status lists. It includes each check before it repeats one.
+func foremost(all []v1.UpgradeFinding) []v1.UpgradeFinding {
+	seen := map[string]int{}
+	rank := make(map[v1.UpgradeFinding]int, len(all))
+	for _, f := range all {
+		rank[f] = seen[f.Check]
+		seen[f.Check]++
+	}
+	sorted := slices.Clone(all)
+	slices.SortStableFunc(sorted, func(a, b v1.UpgradeFinding) int { return cmp.Compare(rank[a], rank[b]) })
+	return sorted[:min(len(sorted), v1.MaxFindings)]
+}

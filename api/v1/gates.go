@@ -1,0 +1,134 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// PlanGates defines the conditions under which a Plan starts in a member.
+type PlanGates struct {
+	// upgradeChecks determines whether the agent checks if the cluster can be upgraded safely, before the plan starts on
+	// the first node of the cluster. The checks apply only if the version is a Kubernetes version. Once a node has started
+	// the current version, the cluster is not checked again. With Enforce, the plan does not start on any node until all
+	// checks have passed or have been overridden, and the agent checks again every minute. With Report, the findings are
+	// only listed in status.gates. With Disabled, the cluster is not checked. The default is Enforce. On the hub, setting
+	// Report or Disabled requires the verb "override" on the Plan.
+	// +optional
+	UpgradeChecks UpgradeCheckPolicy `json:"upgradeChecks,omitempty"`
+}
+
+// UpgradeCheckPolicy determines what happens if a cluster cannot be upgraded safely.
+// +kubebuilder:validation:Enum=Enforce;Report;Disabled
+type UpgradeCheckPolicy string
+
+// Values of UpgradeCheckPolicy.
+const (
+	UpgradeChecksEnforce  UpgradeCheckPolicy = "Enforce"
+	UpgradeChecksReport   UpgradeCheckPolicy = "Report"
+	UpgradeChecksDisabled UpgradeCheckPolicy = "Disabled"
+)
+
+// Override is a user's decision to ignore the findings of one check for one revision of a Plan.
+type Override struct {
+	// check is the name of the check, as in status.gates.findings. It must be 1 to 63 characters long.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?$`
+	Check string `json:"check"`
+
+	// revision is the revision for which the check is ignored, as shown in status.gates. It covers the Plan's UID, the
+	// version, the content of Secrets without ignoreUpdates, and the whole spec except paused, approvals and overrides.
+	// The override does not count for any other revision.
+	// +required
+	// +kubebuilder:validation:MaxLength=56
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{56}$`
+	Revision string `json:"revision"`
+
+	// overriddenBy is the name of the user who decides. It must be the name of the user who adds the entry, and must be 1
+	// to 512 characters long.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]+$`
+	OverriddenBy string `json:"overriddenBy"`
+
+	// reason says why the findings can be ignored. It must be 1 to 256 characters long.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]+$`
+	// +kubebuilder:validation:XValidation:rule="self.trim() != ''",message="must not be blank"
+	Reason string `json:"reason"`
+}
+
+// GateStatus describes what the gates of a Plan have found.
+type GateStatus struct {
+	// revision is the revision that an override must name. It is empty in the Plans that the hub creates in members.
+	// +optional
+	Revision string `json:"revision,omitempty"`
+
+	// findings lists up to 10 findings of the upgrade checks, sorted by cluster. With Enforce, it contains only findings
+	// that keep the plan from starting.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=10
+	Findings []UpgradeFinding `json:"findings,omitempty"`
+
+	// overrides lists the overrides of the current revision.
+	// +optional
+	// +listType=map
+	// +listMapKey=check
+	// +kubebuilder:validation:MaxItems=32
+	Overrides []OverrideStatus `json:"overrides,omitempty"`
+}
+
+// UpgradeFinding is one reason why a cluster cannot be upgraded safely.
+type UpgradeFinding struct {
+	// cluster is the name of the Cluster. The field is absent if the Plan is in a member.
+	// +optional
+	Cluster string `json:"cluster,omitempty"`
+	// check is the name of the check.
+	// +kubebuilder:validation:MaxLength=128
+	Check string `json:"check"`
+	// object is the object that the finding concerns.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Object string `json:"object,omitempty"`
+	// cause says why the upgrade is not safe.
+	// +kubebuilder:validation:MaxLength=512
+	Cause string `json:"cause"`
+	// remedy says what to do.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// OverrideStatus describes an override of the current revision.
+type OverrideStatus struct {
+	// check is the name of the check.
+	Check string `json:"check"`
+	// revision is the revision for which the check is ignored.
+	Revision string `json:"revision"`
+	// overriddenBy is the user who has decided to ignore the findings.
+	OverriddenBy string `json:"overriddenBy"`
+	// reason says why the findings are ignored.
+	Reason string `json:"reason"`
+	// overriddenAt is the time when Drover found the override.
+	OverriddenAt metav1.Time `json:"overriddenAt"`
+}
+
+const (
+	// MaxFindings is the maximum number of findings that a status lists.
+	MaxFindings = 10
+
+	// ReasonUpgradeUnsafe means that the upgrade checks in a member have findings, so the plan does not start there.
+	// status.gates lists the findings. The agent checks again every minute.
+	ReasonUpgradeUnsafe = "UpgradeUnsafe"
+	// ReasonCheckOverridden is the reason of the event for an override.
+	ReasonCheckOverridden = "CheckOverridden"
+
+	// AnnotationOverrides on a Plan in a member lists the checks, separated by commas, whose findings are ignored. Drover
+	// sets it if the Plan on the hub has overrides of its current revision.
+	AnnotationOverrides = "plans." + Group + "/overrides"
+)

@@ -1,0 +1,173 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/internal/upgradecheck"
+)
+
+// overrideOptions holds the flags of "plan override".
+type overrideOptions struct {
+	*cli.Options
+	checks     []string
+	reason, by string
+	yes        bool
+}
+
+func newOverride(o *cli.Options) *cobra.Command {
+	a := &overrideOptions{Options: o}
+	c := &cobra.Command{
+		Use: "override NAME --check CHECK --reason TEXT", Short: "Override upgrade checks of a plan",
+		Long: `Override upgrade checks of a plan, so that it starts although they have findings. It adds entries
+to spec.overrides. You need the rights to update and to override the Plan.
+
+An override applies to all members of the plan. It counts only for the plan as it is now. Any change
+except to paused, approvals and overrides makes it expire. The status and an event record the user, the
+time and the reason.`,
+		Example: `  kubectl drover plan override k3s-server --check nodes-not-ready --reason "node 7 is being replaced"`,
+		Args:    cli.Arguments(1, "NAME"), ValidArgsFunction: completePlans(o, cobra.ShellCompDirectiveNoFileComp),
+	}
+	change := cli.BindChange(c)
+	cli.BindYes(c, &a.yes)
+	c.Flags().StringSliceVar(&a.checks, "check", nil, "The checks, separated by commas")
+	c.Flags().StringVar(&a.reason, "reason", "", "Why the findings can be ignored, at most 256 characters")
+	c.Flags().StringVar(&a.by, "overridden-by", "", "The user who overrides the checks (default: you)")
+	cli.Complete(c, "check", a.completeChecks)
+	cli.Complete(c, "reason", cobra.NoFileCompletions)
+	cli.Complete(c, "overridden-by", cobra.NoFileCompletions)
+	c.RunE = func(c *cobra.Command, args []string) error { return a.override(c, change, args[0]) }
+	return c
+}
+
+func (a *overrideOptions) override(c *cobra.Command, change *cli.Change, name string) error {
+	if len(a.checks) == 0 || strings.TrimSpace(a.reason) == "" {
+		return errors.New("set --check and --reason: they say which findings are ignored, and why")
+	}
+	var plan *v1.Plan
+	err := a.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) (err error) {
+		if plan, err = readPlan(ctx, h, name); err != nil {
+			return err
+		}
+		if err = overridable(plan, a.checks); err == nil && a.by == "" {
+			a.by, err = self(ctx, h)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if change.Real() {
+		if err := cli.Confirm(c, a.yes, describeOverride(plan, a.checks, a.reason)); err != nil {
+			return err
+		}
+	}
+	return a.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
+		before, revision := plan.DeepCopy(), plan.Status.Gates.Revision
+		add := func(p *v1.Plan) {
+			setOverrides(p, a.checks, v1.Override{Revision: revision, OverriddenBy: a.by, Reason: strings.TrimSpace(a.reason)})
+		}
+		add(plan)
+		return change.Make(h, plan, "overrides "+strings.Join(a.checks, ", "), func(w client.Client) error {
+			return addDecision(ctx, h, w, before, plan, add)
+		})
+	})
+}
+
+// overridable returns an error if the checks of a plan cannot be overridden.
+func overridable(plan *v1.Plan, checks []string) error {
+	if err := observed(plan); err != nil {
+		return err
+	}
+	known := checksOf(plan)
+	all := plan.Status.Gates != nil && len(plan.Status.Gates.Findings) < v1.MaxFindings // the status lists all findings
+	for _, check := range checks {
+		if !slices.Contains(known, check) && (all || len(known) == 0 || !slices.Contains(upgradecheck.Checks(), check)) {
+			hint := "there is nothing to override"
+			if len(known) > 0 {
+				hint = "use one of " + cli.Plain(strings.Join(known, ", "))
+			}
+			return fmt.Errorf("the check %q of plan %s/%s has no findings: %s", cli.Plain(check), plan.Namespace, plan.Name,
+				hint)
+		}
+	}
+	if plan.Status.Gates.Revision == "" {
+		_, message := stateOf(plan)
+		return fmt.Errorf("plan %s/%s has no revision to override: %s", plan.Namespace, plan.Name, message)
+	}
+	return nil
+}
+
+// checksOf returns the names of the checks that have findings or are overridden.
+func checksOf(plan *v1.Plan) []string {
+	if plan.Status.Gates == nil {
+		return nil
+	}
+	var names []string
+	for _, f := range plan.Status.Gates.Findings {
+		names = append(names, f.Check)
+	}
+	for _, o := range plan.Status.Gates.Overrides {
+		names = append(names, o.Check)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// describeOverride returns the question that the user has to confirm.
+func describeOverride(plan *v1.Plan, checks []string, reason string) string {
+	var found []string
+	for _, f := range plan.Status.Gates.Findings {
+		if slices.Contains(checks, f.Check) {
+			found = append(found, finding(&f))
+		}
+	}
+	return fmt.Sprintf("override %s of plan %s/%s on all its clusters, for revision %s, because %q. Findings so far: %s",
+		strings.Join(checks, ", "), plan.Namespace, plan.Name, plan.Status.Gates.Revision, reason,
+		strings.Join(found, "; "))
+}
+
+// finding describes a finding in one line.
+func finding(f *v1.UpgradeFinding) string {
+	text := place(f.Cluster, f.Check)
+	if f.Object != "" {
+		text += " " + cli.Plain(f.Object)
+	}
+	return text + ": " + cli.Plain(f.Cause)
+}
+
+// setOverrides adds overrides of some checks to a plan. It replaces earlier overrides of the same checks, and removes
+// those of other revisions, because the number of overrides is limited.
+func setOverrides(plan *v1.Plan, checks []string, like v1.Override) {
+	plan.Spec.Overrides = slices.DeleteFunc(slices.Clone(plan.Spec.Overrides), func(o v1.Override) bool {
+		return o.Revision != like.Revision || slices.Contains(checks, o.Check)
+	})
+	for _, like.Check = range checks {
+		plan.Spec.Overrides = append(plan.Spec.Overrides, like)
+	}
+}
+
+// completeChecks completes --check with the checks that have findings.
+func (a *overrideOptions) completeChecks(c *cobra.Command, args []string, start string) ([]string,
+	cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(c.Context(), cli.CompletionLimit)
+	defer cancel()
+	var names []string
+	if h, err := a.HubToRead(); err == nil && len(args) == 1 {
+		if plan, err := readPlan(ctx, h, args[0]); err == nil {
+			names = checksOf(plan)
+		}
+	}
+	return cli.Beginning(start, names)
+}

@@ -1,0 +1,92 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plans
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+func TestChecksAreOverridden(t *testing.T) {
+	hub := testkit.Shared(t)
+	workspace := hub.Workspace(t)
+	s := &fixture{Env: hub, workspace: workspace,
+		kubeconfig: testkit.Kubeconfig(t, testkit.Context{Name: "hub", Namespace: workspace, Env: hub})}
+	plan := gated(t, s)
+	want := func(code int, parts []string, args ...string) {
+		t.Helper()
+		got, out := s.run(t.Context(), append([]string{"plan", "override", "k3s"}, args...)...)
+		for _, part := range parts {
+			if got != code || !strings.Contains(out, part) {
+				t.Errorf("plan override k3s %v: exit code %d: %s, want %d and %q", args, got, out, code, part)
+			}
+		}
+	}
+	overrides := func() (found []string) {
+		t.Helper()
+		if err := hub.Client.Get(t.Context(), client.ObjectKeyFromObject(plan), plan); err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range plan.Spec.Overrides {
+			found = append(found, o.Check+" "+o.Revision+" "+o.Reason)
+		}
+		return found
+	}
+	const reason = "it is being replaced"
+	want(cli.ExitError, []string{"set --check and --reason"}, "--check", "NodesReady")
+	want(cli.ExitError, []string{"set --check and --reason"}, "--check", "NodesReady", "--reason", " ")
+	want(cli.ExitError, []string{`the check "NodesReady" of plan ` + workspace + "/k3s has no findings"}, "--check",
+		"NodesReady", "--reason", reason)
+	s.report(t, plan, func(st *v1.PlanStatus) {
+		st.Gates = &v1.GateStatus{Revision: revision, Findings: []v1.UpgradeFinding{
+			{Cluster: "a", Check: "NodesReady", Object: "node/x", Cause: "it is not ready"},
+			{Cluster: "a", Check: "RemovedAPIs", Object: "flowschemas", Cause: "a client calls it"}}}
+	})
+	want(cli.ExitError, []string{"use one of NodesReady, RemovedAPIs"}, "--check", "Other", "--reason", reason)
+	want(cli.ExitError, []string{"override NodesReady of plan " + workspace + "/k3s on all its clusters", revision,
+		`because "` + reason + `"`, "a/NodesReady node/x: it is not ready", "Confirm with --yes"},
+		"--check", "NodesReady", "--reason", reason)
+	want(cli.ExitAllowed, []string{"overrides:\n  - check: NodesReady\n    overriddenBy: flux\n    reason: " + reason +
+		"\n    revision: " + revision}, "--check", "NodesReady", "--reason", reason, "--dry-run=client", "-o", "yaml",
+		"--overridden-by", "flux")
+	if got := overrides(); len(got) > 0 {
+		t.Fatalf("the overrides are %v, want none before --yes", got)
+	}
+	want(cli.ExitAllowed, []string{"plan.cluster.drover.dev/k3s overrides NodesReady, RemovedAPIs\n"}, "--check",
+		"NodesReady,RemovedAPIs", "--reason", reason, "--yes")
+	both := []string{"NodesReady " + revision + " " + reason, "RemovedAPIs " + revision + " " + reason}
+	if got := overrides(); !slices.Equal(got, both) || plan.Spec.Overrides[0].OverriddenBy == "" {
+		t.Errorf("the overrides are %+v, want %q by a user", plan.Spec.Overrides, both)
+	}
+	_, out := s.run(t.Context(), "__complete", "plan", "override", "k3s", "--check", "")
+	if !strings.Contains(out, "NodesReady\n") || !strings.Contains(out, "RemovedAPIs\n") {
+		t.Errorf("--check is completed with %s, want the checks that have findings", out)
+	}
+	next := strings.Repeat("f", 56)
+	s.report(t, plan, func(st *v1.PlanStatus) { st.Gates.Revision = next })
+	want(cli.ExitAllowed, []string{"overrides NodesReady"}, "--check", "NodesReady", "--reason", "another", "--yes")
+	if got := overrides(); !slices.Equal(got, []string{"NodesReady " + next + " another"}) {
+		t.Errorf("the overrides are %v, want only that of the new revision", got)
+	}
+}
+
+func TestWatchedPlanShowsFindingsAndOverrides(t *testing.T) {
+	p := goingPlan()
+	p.Status.Gates = &v1.GateStatus{
+		Findings:  []v1.UpgradeFinding{{Cluster: "a", Check: "NodesReady", Object: "node/x", Cause: "not ready\x1b[2J"}},
+		Overrides: []v1.OverrideStatus{{Check: "Certificates", OverriddenBy: "alice", Reason: "renewed"}}}
+	got := newDisplay(&strings.Builder{}).picture(p)
+	for _, part := range []string{"a/NodesReady node/x: not ready [2J", "Certificates overridden by alice: renewed"} {
+		if !strings.Contains(got, part) {
+			t.Errorf("the picture is %q, want that it contains %q", got, part)
+		}
+	}
+}

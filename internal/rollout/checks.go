@@ -1,0 +1,162 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// Checks is the state of a plan's upgrade checks in a member.
+type Checks struct {
+	// Policy is what happens if there are findings. It is UpgradeChecksDisabled if the plan is not checked.
+	Policy v1.UpgradeCheckPolicy
+	// Hub reports whether the hub created the Plan, and therefore decides when the plan starts in the member.
+	Hub bool
+	// Hash is the plan's hash when the member was checked, and At is the time.
+	Hash string
+	At   time.Time
+	// Refusal describes the findings that are not overridden. It is empty if there are none.
+	Refusal string
+	// Last is the Plan's last status.
+	Last *v1.PlanStatus
+}
+
+// checkInterval is how long the outcome of the checks is used.
+const checkInterval = time.Minute
+
+// Due returns the time at which a member that has to be checked is checked again.
+func (c *Checks) Due(hash string) time.Time {
+	if c.Hash != hash {
+		return time.Time{}
+	}
+	return c.At.Add(checkInterval)
+}
+
+// Guard sets the reason why the plan must not start in the member.
+//
+// Once the member has refused a Plan of the hub, the plan starts only after the hub has delivered the Plan again. Until
+// then, another member may be using the slot. Meanwhile, the hub delivers the Plan paused, and the agent keeps checking
+// it.
+func (p *Plan) Guard(c Checks, now time.Time) {
+	made := c.Hash == p.Hash && (c.Refusal != "" || now.Before(c.Due(p.Hash)))
+	p.Refusal, p.probed = nil, false
+	if c.Policy == v1.UpgradeChecksDisabled || c.Policy == v1.UpgradeChecksReport && made {
+		return
+	}
+	last := meta.FindStatusCondition(c.Last.Conditions, v1.ConditionComplete)
+	refused := last != nil && last.Reason == v1.ReasonUpgradeUnsafe && c.Last.LatestHash == p.Hash
+	refusal := Wait{Reason: v1.ReasonUpgradeUnsafe, Message: c.Refusal, Unchecked: true}
+	switch {
+	case c.Policy == v1.UpgradeChecksReport:
+		refusal.Reason, refusal.Message = v1.ReasonApplying, checking
+	case c.Hub && refused && !p.Spec.Paused && c.Last.ObservedGeneration == p.Generation:
+		refusal.Message, refusal.Unchecked = cmp.Or(c.Refusal, last.Message), false
+	case !made && refused:
+		refusal.Message = last.Message
+	case !made:
+		refusal.Reason, refusal.Message = v1.ReasonApplying, checking
+	case c.Refusal == "":
+		return
+	}
+	p.Refusal, p.probed = &refusal, c.Hub && refused
+}
+
+const checking = "the member is checked before the plan starts"
+
+// refusal returns the reason why the plan must not start in the member. It returns nil if the plan has started.
+func (v *view) refusal() *Wait {
+	if v.plan.Refusal == nil || v.begun() {
+		return nil
+	}
+	return v.plan.Refusal
+}
+
+// begun reports whether any node has started the plan's current hash. Half of a member may then be upgraded, so the
+// plan continues regardless of the checks.
+func (v *view) begun() bool {
+	if v.Omitted.Complete > 0 {
+		return true
+	}
+	for i := range v.Nodes {
+		n := &v.Nodes[i]
+		if c, ok := v.claim(n); ok && c.Hash == v.plan.Hash || n.Labels[v.label] == v.plan.Hash {
+			return true
+		}
+	}
+	return false
+}
+
+// Overridden returns the overrides of a revision. Overrides of other revisions do not count.
+func Overridden(revision string, overrides []v1.Override) []v1.Override {
+	var counted []v1.Override
+	for _, o := range overrides {
+		if revision != "" && o.Revision == revision {
+			counted = append(counted, o)
+		}
+	}
+	return counted
+}
+
+// refuses reports whether a member's checks keep the current revision from starting there. The result is true until the
+// member reports another reason, even if the member is disconnected, and for at least steadyTime.
+func (f *Fleet) refuses(c *Cluster) bool {
+	if !f.current(c) || c.Claim.Refused == nil {
+		return false
+	}
+	if c.Status == nil || c.Status.Revision != f.plan.Revision || c.Status.Reason == v1.ReasonUpgradeUnsafe {
+		return true
+	}
+	return !f.steady(c.Claim.Refused)
+}
+
+// steady reports whether at least steadyTime has passed since the given time. Otherwise, the next decision is due then.
+func (f *Fleet) steady(since *time.Time) bool {
+	end := since.Add(steadyTime)
+	if f.now.Before(*since) || !f.now.Before(end) {
+		return true
+	}
+	f.until = Sooner(f.until, end)
+	return false
+}
+
+// startable reports whether a member has not started the current revision. This includes members that refused the
+// revision and no longer do.
+func (f *Fleet) startable(c *Cluster) bool {
+	return !f.current(c) || c.Claim.Refused != nil && !f.refuses(c)
+}
+
+// busy reports whether nodes of a member are in progress with the current revision.
+func (f *Fleet) busy(c *Cluster) bool {
+	return c.Status != nil && c.Status.Revision == f.plan.Revision && c.Status.Busy
+}
+
+// awaitSafety returns the reason to wait for members that refuse the current revision. It names the first one.
+func (f *Fleet) awaitSafety() Wait {
+	var first *Cluster
+	refusing := 0
+	for i := range f.clusters {
+		if c := &f.clusters[i]; f.of[i] >= 0 && f.refuses(c) {
+			if refusing++; first == nil {
+				first = c
+			}
+		}
+	}
+	if first == nil {
+		return Wait{}
+	}
+	message := "its upgrade checks had findings"
+	if first.Status != nil && first.Status.Reason == v1.ReasonUpgradeUnsafe && first.Status.Message != "" {
+		message = first.Status.Message
+	}
+	return Wait{Reason: v1.ReasonUpgradeUnsafe, Message: fmt.Sprintf(
+		"%s cannot be upgraded safely. Cluster %s: %s. \"kubectl drover plan check %s\" lists all findings. The plan starts "+
+			"there when the checks pass, or after \"kubectl drover plan override %s\"",
+		Clusters(refusing), first.Name, message, f.plan.Name, f.plan.Name)}
+}

@@ -1,0 +1,172 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package upgradecheck
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// certificateMargin is how long the certificate of the API server must remain valid. For certificates that are replaced
+// often, a fifth of their lifetime is enough.
+const certificateMargin = 30 * 24 * time.Hour
+
+// budgets finds PodDisruptionBudgets that block the eviction of pods. The rules are those of the eviction API.
+func (c *checker) budgets() {
+	for i := range c.Budgets {
+		b := &c.Budgets[i]
+		unready := b.Unready > 0 && !b.AlwaysAllow && (b.Healthy < b.Desired || b.Desired == 0)
+		if b.Allowed > 0 || b.Ready == 0 && !unready {
+			continue
+		}
+		remedy := "add replicas, or let minAvailable or maxUnavailable of the budget allow a disruption"
+		if b.Healthy < b.Desired {
+			remedy = "make its pods healthy"
+		}
+		c.add(CheckDisruptionBudgets, "poddisruptionbudget/"+b.Name, fmt.Sprintf(
+			"it allows no disruption, and the drain evicts %d of its pods: %d pods are healthy, and %d must be",
+			b.Ready+b.Unready, b.Healthy, b.Desired), remedy)
+	}
+	if c.Shared != "" {
+		c.add(CheckDisruptionBudgets, "pod/"+c.Shared,
+			"several PodDisruptionBudgets select it, so Kubernetes refuses to evict it", "delete all but one of these budgets")
+	}
+}
+
+// webhooks finds admission webhooks that reject all requests, including requests of the upgrade.
+func (c *checker) webhooks() {
+	for i := range c.Webhooks {
+		w := &c.Webhooks[i]
+		cause := "no endpoint of its Service " + w.Service + " is ready"
+		switch {
+		case !w.Exists:
+			cause = "its Service " + w.Service + " does not exist"
+		case w.Endpoints > 0:
+			continue
+		}
+		c.add(CheckAdmissionWebhooks, w.Configuration,
+			fmt.Sprintf("the webhook %s rejects requests when it cannot be called, and %s", w.Name, cause),
+			"start the webhook's pods, or delete the configuration")
+	}
+}
+
+// String returns the name of the API as in discovery, such as "flowschemas.v1beta3.flowcontrol.apiserver.k8s.io".
+func (a *API) String() string {
+	name := a.Resource
+	if a.Subresource != "" {
+		name += "/" + a.Subresource
+	}
+	return strings.TrimSuffix(name+"."+a.Version+"."+a.Group, ".")
+}
+
+// removedBy reports whether a release no longer serves the API. It returns false if the release that removes the API is
+// not known.
+func (a *API) removedBy(release int) bool {
+	removed, ok := minor(a.Removed + ".0")
+	return ok && removed <= release
+}
+
+// apis finds uses of APIs that the new version does not serve.
+func (c *checker) apis() {
+	for i := range c.Requested {
+		a := &c.Requested[i]
+		if a.removedBy(c.goal) {
+			c.add(CheckRemovedAPIs, a.String(),
+				"a client has requested this API since the API server started, and Kubernetes "+a.Removed+" does not serve it",
+				"find the client in the audit log (annotation k8s.io/deprecated) and update it; the check passes after the API "+
+					"server has restarted")
+		}
+	}
+	for i := range c.Applied {
+		a := &c.Applied[i]
+		if a.removedBy(c.goal) {
+			c.add(CheckRemovedAPIs, a.Resource+"/"+a.Name,
+				fmt.Sprintf("%s applied it as %s/%s, which Kubernetes %s does not serve", a.Manager, a.Group, a.Version, a.Removed),
+				"change apiVersion in the manifest and apply it again")
+		}
+	}
+}
+
+// capacity finds nodes whose pods do not fit on the other nodes. Taints count, but affinity does not.
+func (c *checker) capacity() {
+	free := map[string]*Amounts{} // by taints
+	taints := map[string][]string{}
+	for i := range c.Nodes {
+		n := &c.Nodes[i]
+		key := strings.Join(n.Taints, ",")
+		taints[key] = n.Taints
+		if free[key] == nil {
+			free[key] = &Amounts{}
+		}
+		free[key].add(n.free(), 1)
+	}
+	for i := range c.Nodes {
+		n := &c.Nodes[i]
+		if !n.Selected || n.Leaving == (Amounts{}) {
+			continue
+		}
+		var room Amounts
+		for key, amounts := range free {
+			// The pods of a node tolerate the taints of that node.
+			if !slices.ContainsFunc(taints[key], func(taint string) bool { return !slices.Contains(n.Taints, taint) }) {
+				room.add(*amounts, 1)
+			}
+		}
+		room.add(n.free(), -1)
+		if short := n.Leaving.lacks(room); short != "" {
+			c.add(CheckNodeCapacity, "node/"+n.Name, "the other nodes cannot run its pods: "+short,
+				"add nodes, scale workloads down, or omit drain from the Plan")
+		}
+	}
+}
+
+// free returns the resources of a node that new pods can request.
+func (n *Node) free() Amounts {
+	if !n.Ready || n.Unschedulable {
+		return Amounts{}
+	}
+	a := n.Allocatable
+	a.add(n.Requested, -1)
+	return Amounts{MilliCPU: max(a.MilliCPU, 0), Memory: max(a.Memory, 0), Pods: max(a.Pods, 0)}
+}
+
+func (a *Amounts) add(b Amounts, sign int64) {
+	a.MilliCPU += sign * b.MilliCPU
+	a.Memory += sign * b.Memory
+	a.Pods += sign * b.Pods
+}
+
+// lacks describes the first resource for which there is too little room, or returns "".
+func (a Amounts) lacks(room Amounts) string {
+	switch {
+	case a.MilliCPU > room.MilliCPU:
+		return fmt.Sprintf("they request %dm of CPU, and %dm are free", a.MilliCPU, room.MilliCPU)
+	case a.Memory > room.Memory:
+		return fmt.Sprintf("they request %dMi of memory, and %dMi are free", mebibytes(a.Memory), room.Memory>>20)
+	case a.Pods > room.Pods:
+		return fmt.Sprintf("there are %d, and room for %d", a.Pods, room.Pods)
+	}
+	return ""
+}
+
+// mebibytes rounds up, so that a request is never shown as less than the free memory that it exceeds.
+func mebibytes(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
+
+// certificates finds a certificate that expires soon.
+func (c *checker) certificates() {
+	expires := c.CertificateExpires
+	margin := min(certificateMargin, expires.Sub(c.CertificateIssued)/5)
+	if expires.IsZero() || expires.Sub(c.At) > margin {
+		return
+	}
+	verb := "expires"
+	if expires.Before(c.At) {
+		verb = "expired"
+	}
+	c.add(CheckCertificates, objectServer,
+		fmt.Sprintf("its certificate %s on %s", verb, expires.UTC().Format(time.DateOnly)),
+		"renew the certificates of the control plane, for example with \"kubeadm certs renew all\" or a restart of k3s")
+}
