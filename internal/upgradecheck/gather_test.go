@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/upgradecheck"
@@ -30,6 +32,11 @@ import (
 
 // target is a version that API servers of any supported version can be upgraded to, as far as the version matters.
 const target = "v1.37.0"
+
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard())
+	m.Run()
+}
 
 // fixture is a cluster that is safe to upgrade, except for its API server's version.
 type fixture struct {
@@ -317,6 +324,7 @@ func TestAClientOfARemovedAPIIsFound(t *testing.T) {
 			continue
 		}
 		served++
+		t.Logf("the API server serves %s", api.groupVersion)
 		plan.Spec.Version = target
 		requested := "RemovedAPIs " + api.resource + " a client has requested this API since the API server started, and " +
 			"Kubernetes " + api.removed + " does not serve it"
