@@ -5,6 +5,7 @@ package baseline
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync/atomic"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/drover-dev/drover/agent/watch"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/baseline"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // live holds the parts of a member's object that the agent stores.
@@ -46,25 +48,38 @@ type follow struct {
 	forbidden atomic.Bool // whether the last request was refused
 }
 
-// readLive returns the function that extracts the stored parts of an object of the given kind.
-func readLive(k kind, name string) func(*kube.Whole) (live, bool) {
-	manager, secret := baseline.User(name), ref{kind: k}.secret()
+// readLive returns the stored parts of an object of the given kind. name is the name of the Baseline.
+func readLive(k kind, name string, o *kube.Whole) live {
+	now := live{uid: o.GetUID(), deleting: o.GetDeletionTimestamp() != nil, health: status.UnknownStatus}
+	now.mark, now.other = kube.Mark(o.GetManagedFields(), baseline.User(name))
+	u, err := o.Unstructured()
+	var result *status.Result
+	if err == nil {
+		result, err = status.Compute(u)
+	}
+	switch {
+	case errors.Is(err, untrusted.ErrTooLarge):
+		now.message = "its spec or status is too large to be judged"
+	case err != nil:
+		now.message = "its status cannot be read"
+	case result.Status == status.CurrentStatus || ref{kind: k}.secret():
+		now.health = result.Status
+	default:
+		now.health = result.Status
+		now.message = strings.ToValidUTF8(result.Message[:min(len(result.Message), maxHealthMessage)], "")
+	}
+	return now
+}
+
+// reader returns the function that reads the objects of a kind for the store. It decodes only objects that the agent
+// stores.
+func (b *kept) reader(k kind) func(*kube.Whole) (live, bool) {
+	name := b.name
 	return func(o *kube.Whole) (live, bool) {
-		now := live{uid: o.GetUID(), deleting: o.GetDeletionTimestamp() != nil, health: status.UnknownStatus}
-		now.mark, now.other = kube.Mark(o.GetManagedFields(), manager)
-		result, err := status.Compute(o.Unstructured())
-		switch {
-		case o.TooLarge:
-			now.message = "its spec or status is too large to be judged"
-		case err != nil:
-			now.message = "its status cannot be read"
-		case result.Status == status.CurrentStatus || secret:
-			now.health = result.Status
-		default:
-			now.health = result.Status
-			now.message = strings.ToValidUTF8(result.Message[:min(len(result.Message), maxHealthMessage)], "")
+		if o.GetLabels()[v1.LabelBaseline] != name || !b.cares(ref{k, o.Namespace, o.Name}) {
+			return live{}, false
 		}
-		return now, o.GetLabels()[v1.LabelBaseline] == name
+		return readLive(k, name, o), true
 	}
 }
 
@@ -115,12 +130,8 @@ func (b *kept) follow(k kind, s served) *follow {
 	ctx, stop := context.WithCancel(b.ctx)
 	id := b.id
 	f := &follow{served: s, stop: stop}
-	read := readLive(k, b.name)
 	f.objects = watch.NewStore(watch.Options[*kube.Whole, live]{
-		Read: func(o *kube.Whole) (live, bool) {
-			now, labeled := read(o)
-			return now, labeled && b.cares(ref{k, o.Namespace, o.Name})
-		},
+		Read: b.reader(k),
 		Changed: func(_ watch.Name, before, now *live) {
 			if before == nil || now == nil || *before != *now {
 				b.options.Changed(id)

@@ -5,7 +5,9 @@ package baseline
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/drover-dev/drover/agent/kube"
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/baseline"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -100,10 +103,45 @@ func TestTheHealthOfASecretHasNoMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now, _ := readLive(kind{"", "Secret"}, "base")(o)
-	other, _ := readLive(kind{"", "ConfigMap"}, "base")(o)
+	now, other := readLive(kind{"", "Secret"}, "base", o), readLive(kind{"", "ConfigMap"}, "base", o)
 	if now.message != "" || now.health == status.CurrentStatus || other.message == "" {
 		t.Errorf("got %+v, and %+v for a ConfigMap, want a message for the ConfigMap only", now, other)
+	}
+}
+
+// largestObject is a labelled ConfigMap with a spec that takes most memory when it is decoded, and is not too large.
+func largestObject(t *testing.T, name string) *kube.Whole {
+	t.Helper()
+	o, err := kube.ReadWhole(fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "web",
+		"name": %q, "labels": {%q: "base"}}, "spec": {"a": [%s0]}}`, name, v1.LabelBaseline,
+		strings.Repeat(`{"":0},`, 31_000)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// Any user in the member can give the Baseline's label to an object.
+func TestOnlyTheObjectsOfABaselineAreDecoded(t *testing.T) {
+	b := &kept{name: "base"}
+	configMaps := kind{"", "ConfigMap"}
+	b.store.interest.Store(&interest{ref{configMaps, "web", "ours"}: true})
+	read := b.reader(configMaps)
+	for name, want := range map[string]struct {
+		stored      bool
+		least, most uint64
+	}{"ours": {true, 4 << 20, 32 << 20}, "forged": {false, 0, 4 << 10}} {
+		o := largestObject(t, name)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		now, stored := read(o)
+		runtime.ReadMemStats(&after)
+		if stored != want.stored || now.message != "" {
+			t.Errorf("%s: got %+v and %t, want %t", name, now, stored, want.stored)
+		}
+		if got := after.TotalAlloc - before.TotalAlloc; got < want.least || got > want.most {
+			t.Errorf("%s: reading allocated %d bytes, want %d to %d", name, got, want.least, want.most)
+		}
 	}
 }
 

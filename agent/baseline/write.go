@@ -49,7 +49,7 @@ func (p *pass) write(ctx context.Context, f *follow, w wanted, e entry, now live
 		return live{}, false
 	}
 	f.objects.Wrote(stored)
-	result, _ := readLive(w.kind, p.name)(stored)
+	result := readLive(w.kind, p.name, stored)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.store.put(entry{APIVersion: w.apiVersion, Kind: w.name, Namespace: w.namespace, Name: w.object,

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	stdjson "encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,17 +20,15 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Whole is an object of any kind. It holds only the metadata, the spec and the status of the object. Other fields, such
-// as the data of a Secret, are not decoded.
+// Whole is an object of any kind. It holds only the metadata, the spec and the status of the object, not other fields
+// such as the data of a Secret.
 //
 // Any user with write access to an object in the member can add the labels that the agent watches. A megabyte of JSON
-// can become fifty megabytes of maps, so a spec or status with too many values is not decoded either.
+// can become fifty megabytes of maps, so the spec and the status remain JSON until Unstructured is called.
 type Whole struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	Spec, Status any
-	// TooLarge is true if the spec or the status has too many values.
-	TooLarge bool
+	spec, status stdjson.RawMessage
 }
 
 // largestPart returns the limits for a spec and for a status. An object of a Baseline stays within these limits,
@@ -53,9 +52,9 @@ func ReadWhole(raw []byte) (*Whole, error) {
 		case "metadata":
 			return stdjson.Unmarshal(value, &o.ObjectMeta)
 		case "spec":
-			return o.decodePart(value, &o.Spec)
+			o.spec = bytes.Clone(value)
 		case "status":
-			return o.decodePart(value, &o.Status)
+			o.status = bytes.Clone(value)
 		}
 		return nil
 	})
@@ -63,14 +62,6 @@ func ReadWhole(raw []byte) (*Whole, error) {
 		return nil, errors.New("decode an object: it is not a Kubernetes object")
 	}
 	return o, nil
-}
-
-func (o *Whole) decodePart(raw []byte, into *any) error {
-	if untrusted.Check(raw, largestPart()) != nil {
-		o.TooLarge = true
-		return nil
-	}
-	return utiljson.Unmarshal(raw, into)
 }
 
 // eachField calls f for each field of a JSON object until f returns an error. f must not keep the value.
@@ -96,8 +87,9 @@ func eachField(raw []byte, f func(key string, value stdjson.RawMessage) error) e
 	return nil
 }
 
-// Unstructured returns the parts of the object that describe its health.
-func (o *Whole) Unstructured() *unstructured.Unstructured {
+// Unstructured decodes the parts of the object that describe its health. The error wraps untrusted.ErrTooLarge if the
+// spec or the status has too many values, and does not contain any part of the object.
+func (o *Whole) Unstructured() (*unstructured.Unstructured, error) {
 	u := &unstructured.Unstructured{Object: map[string]any{}}
 	u.SetAPIVersion(o.APIVersion)
 	u.SetKind(o.Kind)
@@ -106,12 +98,22 @@ func (o *Whole) Unstructured() *unstructured.Unstructured {
 	u.SetGeneration(o.Generation)
 	u.SetCreationTimestamp(o.CreationTimestamp)
 	u.SetDeletionTimestamp(o.DeletionTimestamp)
-	for field, part := range map[string]any{"spec": o.Spec, "status": o.Status} {
+	for field, raw := range map[string]stdjson.RawMessage{"spec": o.spec, "status": o.status} {
+		if raw == nil {
+			continue
+		}
+		if err := untrusted.Check(raw, largestPart()); err != nil {
+			return nil, fmt.Errorf("decode an object's %s: %w", field, err)
+		}
+		var part any
+		if utiljson.Unmarshal(raw, &part) != nil { // the cause may quote the object
+			return nil, fmt.Errorf("decode an object's %s: it cannot be read", field)
+		}
 		if part != nil {
 			u.Object[field] = part
 		}
 	}
-	return u
+	return u, nil
 }
 
 // wholeList is a list of objects of any kind.
