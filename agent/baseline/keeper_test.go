@@ -293,6 +293,12 @@ func TestOrphanLeavesTheObjects(t *testing.T) {
 	if m.configMap(t, "first") == nil || m.inventory(t) != nil {
 		t.Error("got no object, or an inventory, want the object only")
 	}
+	c = m.content(t, strings.Replace(first, "first", "second", 1)) // another Baseline with the same name
+	m.await(t, c, healthy)
+	m.remove(t)
+	if m.configMap(t, "first") == nil || m.configMap(t, "second") != nil {
+		t.Error("the orphan was deleted, or the object of the second Baseline was not: want only the latter deleted")
+	}
 }
 
 func TestAKilledAgentPrunesWhatItCreated(t *testing.T) {
