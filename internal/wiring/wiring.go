@@ -102,7 +102,8 @@ func OnSource(from source.Source) Trigger {
 }
 
 // OnDemand returns a trigger for a source, and the function that starts the source. The source watches nothing before
-// the first call, which must come from a reconcile.
+// the first call, which must come from a reconcile. The result of that call is final: a source.Kind cannot be started
+// only if its arguments are invalid.
 func OnDemand(from source.Source) (trigger Trigger, start func() error) {
 	d := &onDemand{}
 	return OnSource(d), sync.OnceValue(func() error { return from.Start(d.ctx, d.queue) })

@@ -42,7 +42,8 @@ func (m *changing) edit(change func(*v1.PlanSpec)) error {
 
 // content returns what an approval of the plan approves. It is independent of the digest that the planner uses.
 func (m *changing) content() string {
-	return fmt.Sprintf("version %s, up to %d failed", m.spec.Version, m.spec.Rollout.MaxFailedClusters)
+	return fmt.Sprintf("version %s, arguments %v, up to %d failed", m.spec.Version, m.spec.Upgrade.Args,
+		m.spec.Rollout.MaxFailedClusters)
 }
 
 // approve approves the plan for a wave, or withdraws the approval of the wave.
@@ -209,7 +210,7 @@ func (m *changing) checkStep(l simulation.Event) error {
 func (m *changing) change(r *rand.Rand) error {
 	what, err := "", error(nil)
 	c := &m.Clusters[r.IntN(len(m.Clusters))]
-	switch r.IntN(8) {
+	switch r.IntN(11) {
 	case 0:
 		what, err = "pause", m.edit(func(s *v1.PlanSpec) { s.Paused = true })
 	case 1:
@@ -229,6 +230,16 @@ func (m *changing) change(r *rand.Rand) error {
 		what = c.Name + " restarts"
 	case 5:
 		what, err = "more failures", m.edit(func(s *v1.PlanSpec) { s.Rollout.MaxFailedClusters++ })
+	case 6:
+		args := []string{fmt.Sprint(r.IntN(2))}
+		what, err = fmt.Sprintf("edit to arguments %v", args), m.edit(func(s *v1.PlanSpec) { s.Upgrade.Args = args })
+	case 7:
+		ring := "of no wave"
+		if n := len(m.spec.Rollout.Waves); n > 0 && r.IntN(4) > 0 {
+			ring = m.spec.Rollout.Waves[r.IntN(n)].Name
+		}
+		c.Labels = map[string]string{"ring": ring}
+		what = fmt.Sprintf("%s moves to ring %s", c.Name, ring)
 	default:
 		if len(m.spec.Rollout.Waves) > 0 {
 			wave, approves := m.spec.Rollout.Waves[r.IntN(len(m.spec.Rollout.Waves))].Name, r.IntN(4) > 0
