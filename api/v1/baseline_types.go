@@ -142,7 +142,8 @@ type BaselinePace struct {
 	Paused bool `json:"paused,omitempty"`
 
 	// healthTimeout is the time within which an object must become healthy after it has been applied. If an object
-	// takes longer, its member counts as failed. The valid range is 1s to 24h. The default is 5m.
+	// takes longer, its member counts as failed. In a rollout, a connected member that reports no result for five minutes
+	// more than this time also counts as failed. The valid range is 1s to 24h. The default is 5m.
 	// +optional
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:Type=string
@@ -207,7 +208,8 @@ type BaselineStatus struct {
 	Revision string `json:"revision,omitempty"`
 
 	// completeRevision is the last revision that was applied and became healthy in every member that took part in its
-	// rollout. Members that join during a later rollout receive this revision.
+	// rollout, except the members that rollout.maxFailedClusters allows to fail. Members that join during a later rollout
+	// receive this revision.
 	// +optional
 	CompleteRevision string `json:"completeRevision,omitempty"`
 

@@ -8,6 +8,7 @@
 package baseline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -156,7 +157,11 @@ func (r *Reconciler) decide(ctx context.Context, b *v1.Baseline, d *decision) er
 	if problem != nil {
 		d.problem = problem
 	}
-	if d.content = content; content == nil || b.Spec.Rollout == nil {
+	if d.content = content; content == nil {
+		return nil
+	}
+	if b.Spec.Rollout == nil {
+		r.turns.set(client.ObjectKeyFromObject(b), nil)
 		return nil
 	}
 	if err = r.rollOut(ctx, b, d); err != nil {
@@ -170,6 +175,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, b *v1.Baseline, d decision
 	summary := delivery.Summarize(outcomes)
 	if d.problem != nil {
 		summary.Refuse(len(d.members), d.problem.Reason, d.problem.Message, d.problem.Stalled)
+		if d.problem.Reason == v1.ReasonInvalidSelector { // it is not known which of the Clusters are selected
+			summary.Clusters = *cmp.Or(b.Status.Clusters, &v1.ClusterCount{Summary: "0/0"})
+		}
 	} else if summary.Reason == v1.ReasonDelivering {
 		describe(&summary, outcomes, d.content.set.Baseline.Revision)
 	}

@@ -68,23 +68,20 @@ func observe(o delivery.Outcome, cluster *v1.Cluster, current *set.Set, now time
 	return m
 }
 
-// lost reports whether a member has been unavailable for so long that it counts as failed if it was in progress. The
-// revision may have disconnected the member, for example by breaking its CNI plugin. Such a revision must not spread to
-// an unlimited number of members.
-func (m *observed) lost(now time.Time) bool {
-	return !m.available && !m.away.IsZero() && !now.Before(m.away.Add(rollout.LostTime))
-}
-
 // stage holds everything else that the next step of a rollout depends on.
 type stage struct {
 	// current is the revision that is being rolled out. complete is the last complete revision, or empty if there is none
 	// or if its objects are not known.
 	current, complete string
 	pace              rollout.Pace
-	// waves holds the waves from the status if the status describes the current revision.
+	// waves holds the waves after the last decision for the current revision.
 	waves []v1.WaveStatus
-	// turns contains the members in which the revision has begun, but whose agents may not have reported it yet.
+	// turns contains the members in which the revision has begun, but whose agents may not have reported it yet. busy
+	// contains the connected members that have been in progress, and when this manager first saw them in progress.
 	turns map[string]bool
+	busy  map[string]time.Time
+	// patience is how long a connected member may be in progress before it counts as failed, or 0 for no limit.
+	patience time.Duration
 	// begins is true if more members may begin.
 	begins bool
 }
@@ -107,20 +104,24 @@ const (
 type progress struct {
 	give  map[string]give
 	turns map[string]bool
+	busy  map[string]time.Time
 	waves []v1.WaveStatus
 	wait  rollout.Wait
-	// complete is true if the revision is applied and healthy in all members that can be reached.
+	// complete is true if the revision is applied and healthy in all members that can be reached, except those that may
+	// fail.
 	complete bool
-	// working, failed and waiting count members. allowed is the number of members that may fail, and lost is the first
-	// member that counts as failed because it was disconnected while it was in progress.
+	// working, failed and waiting count members. allowed is the number of members that may fail. why explains the failure
+	// of the first member that does not report a failure itself.
 	working, failed, waiting, allowed int
-	lost                              string
+	why                               string
 }
 
 // decideRollout decides what each member gets. The members must be sorted by name. A member without a revision
 // immediately gets the last complete revision. After that, it takes part in the rollout like any other member.
 func decideRollout(members []observed, s stage, now time.Time) (*progress, error) {
-	p := &progress{give: map[string]give{}, turns: map[string]bool{}, allowed: s.pace.MaxFailed}
+	p := &progress{
+		give: map[string]give{}, turns: map[string]bool{}, busy: map[string]time.Time{}, allowed: s.pace.MaxFailed,
+	}
 	var fleet []observed
 	for _, m := range members {
 		if s.lacks(m) {
@@ -159,22 +160,66 @@ func decideRollout(members []observed, s stage, now time.Time) (*progress, error
 		if m.revision != s.current {
 			p.turns[c.Name] = true
 		}
+		if since := s.inProgress(m, now); !since.IsZero() {
+			p.busy[c.Name] = since
+		}
 		switch {
 		case c.Claim.Complete != nil:
 			complete++
 		case c.Claim.Failed == nil:
-			if p.working++; !m.away.IsZero() {
-				p.wait.Until = rollout.Sooner(p.wait.Until, m.away.Add(rollout.LostTime))
-			}
+			p.working++
+			p.wait.Until = rollout.Sooner(p.wait.Until, s.deadline(m, now))
 		default:
-			if p.failed++; m.lost(now) {
-				p.lost = cmp.Or(p.lost, m.name)
-			}
+			p.failed++
+			p.why = cmp.Or(p.why, s.whyLate(m, now))
 		}
 	}
-	p.complete = complete > 0 && p.working+p.failed+p.waiting == 0
+	p.complete = complete > 0 && p.working+p.waiting == 0 && p.failed <= p.allowed
 	p.waves = f.Waves()
 	return p, nil
+}
+
+// inProgress returns the time since which a connected member that has begun has reported no result. It returns zero for
+// all other members.
+func (s stage) inProgress(m *observed, now time.Time) time.Time {
+	reported := m.revision == s.current
+	if !m.available || m.rejects || reported && (applied(m.phase) || slices.Contains(failing(), m.phase)) {
+		return time.Time{}
+	}
+	if since, is := s.busy[m.name]; is {
+		return since
+	}
+	return now
+}
+
+// deadline returns the time when a member that is in progress counts as failed, or zero if there is none. The revision
+// may have disconnected the member, for example by breaking its CNI plugin. Such a revision must not spread to an
+// unlimited number of members. A connected member must not delay the others by never reporting a result.
+func (s stage) deadline(m *observed, now time.Time) time.Time {
+	if since := s.inProgress(m, now); !since.IsZero() && s.patience > 0 {
+		return since.Add(s.patience)
+	}
+	if !m.available && !m.away.IsZero() {
+		return m.away.Add(rollout.LostTime)
+	}
+	return time.Time{}
+}
+
+// late reports whether the deadline of a member has passed.
+func (s stage) late(m *observed, now time.Time) bool {
+	deadline := s.deadline(m, now)
+	return !deadline.IsZero() && !now.Before(deadline)
+}
+
+// whyLate explains why a member counts as failed, or returns "" if its deadline has not passed.
+func (s stage) whyLate(m *observed, now time.Time) string {
+	switch {
+	case !s.late(m, now):
+		return ""
+	case m.available:
+		return fmt.Sprintf("Cluster %s has been in progress for more than %s", m.name, s.patience)
+	}
+	return fmt.Sprintf("Cluster %s was disconnected while it was in progress", m.name)
 }
 
 // lacks reports whether a member has no revision and therefore gets the last complete revision.
@@ -187,7 +232,7 @@ func (s stage) lacks(m observed) bool {
 func (s stage) fleet(members []observed, now time.Time) (*rollout.Fleet, []rollout.Cluster, error) {
 	clusters := make([]rollout.Cluster, len(members))
 	for i, m := range members {
-		clusters[i] = rollout.Cluster{Name: m.name, Labels: m.labels, Selected: true, Claim: s.claim(m, now)}
+		clusters[i] = rollout.Cluster{Name: m.name, Labels: m.labels, Selected: true, Claim: s.claim(&m, now)}
 		if !m.available {
 			clusters[i].Away = "it is not connected, or does not accept Baselines"
 		}
@@ -214,7 +259,7 @@ func (s stage) fleet(members []observed, now time.Time) (*rollout.Fleet, []rollo
 
 // claim returns the progress of a member. A member with an earlier revision does not occupy a slot, because applying
 // objects can be interrupted at any time.
-func (s stage) claim(m observed, now time.Time) *rollout.ClusterClaim {
+func (s stage) claim(m *observed, now time.Time) *rollout.ClusterClaim {
 	reported := m.revision == s.current
 	switch {
 	case m.refuses:
@@ -222,9 +267,10 @@ func (s stage) claim(m observed, now time.Time) *rollout.ClusterClaim {
 	case reported || s.turns[m.name]:
 		claim := &rollout.ClusterClaim{Revision: s.current, Since: now}
 		switch {
-		case reported && (m.phase == protocol.SetApplied || m.phase == protocol.SetDrifted):
-			claim.Complete = &now
-		case reported && slices.Contains(failing(), m.phase), m.rejects, m.lost(now):
+		case reported && applied(m.phase):
+			end := now.Truncate(time.Second) // as in the status
+			claim.Complete = &end
+		case reported && slices.Contains(failing(), m.phase), m.rejects, s.late(m, now):
 			claim.Failed = &now
 		}
 		return claim
@@ -232,6 +278,10 @@ func (s stage) claim(m observed, now time.Time) *rollout.ClusterClaim {
 		return &rollout.ClusterClaim{Revision: m.revision, Complete: &time.Time{}}
 	}
 	return nil
+}
+
+func applied(phase protocol.SetPhase) bool {
+	return phase == protocol.SetApplied || phase == protocol.SetDrifted
 }
 
 // failing returns the phases in which a member counts as failed.
@@ -266,8 +316,8 @@ func (p *progress) explain(summary *delivery.Summary) {
 	switch {
 	case p.wait.Reason == v1.ReasonTooManyFailures:
 		why := summary.Message
-		if p.lost != "" && sending {
-			why = fmt.Sprintf("Cluster %s was disconnected while it was in progress", p.lost)
+		if sending {
+			why = cmp.Or(p.why, why)
 		}
 		summary.Message = fmt.Sprintf("%s failed and rollout.maxFailedClusters allows %d, so no other begins: repair the "+
 			"cause, change the Baseline, or raise maxFailedClusters. %s", rollout.Clusters(p.failed), p.allowed, why)

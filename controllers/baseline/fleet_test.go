@@ -156,6 +156,70 @@ func TestAMemberThatIsCutOffInProgressCountsAsFailed(t *testing.T) {
 	}
 }
 
+// A hostile agent could keep its slot for ever, and an object can be deleted and never be gone.
+func TestAMemberThatNeverReportsAResultCountsAsFailed(t *testing.T) {
+	start := time.Now().Truncate(time.Second)
+	for name, tt := range map[string]struct {
+		revision string
+		phase    protocol.SetPhase
+	}{
+		"it reports progress": {"new", protocol.SetProgressing}, "it waits": {"new", protocol.SetPending},
+		"it does not report the revision": {"old", protocol.SetApplied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := stage{current: "new", complete: "old", patience: time.Hour, pace: rollout.Pace{MaxConcurrent: 1}, begins: true,
+				turns: map[string]bool{"a": tt.revision == "old"}}
+			members := fleetOf(tt.revision, "old", "old", protocol.SetApplied)
+			members[0].phase = tt.phase
+			after := func(past time.Duration) *progress {
+				p := decided(t, members, s, start.Add(past))
+				s.turns, s.busy = p.turns, p.busy
+				return p
+			}
+			if p := after(0); p.failed > 0 || !p.wait.Until.Equal(start.Add(time.Hour)) {
+				t.Errorf("got %d failed, and again at %v, want none and %v", p.failed, p.wait.Until, start.Add(time.Hour))
+			}
+			wantGiven(t, after(time.Hour-time.Second), giveCurrent, "a")
+			p := after(time.Hour)
+			wantGiven(t, p, giveCurrent, "a")
+			summary := delivery.Summary{Reason: v1.ReasonDelivering}
+			p.explain(&summary)
+			if summary.Reason != v1.ReasonTooManyFailures || !strings.Contains(summary.Message, "Cluster a has been in pro") {
+				t.Errorf("got %+v, want TooManyFailures because of cluster a", summary)
+			}
+			s.pace.MaxFailed = 1
+			wantGiven(t, after(time.Hour), giveCurrent, "a", "b")
+			for i := range members {
+				members[i].revision, members[i].phase = "new", protocol.SetApplied
+			}
+			if p := after(2 * time.Hour); p.failed > 0 || !p.busy["a"].IsZero() {
+				t.Errorf("got %+v, want a member that has applied it in the end to be complete", p)
+			}
+			members[0].phase = protocol.SetProgressing // a Deployment restarts
+			if p := after(3 * time.Hour); p.failed > 0 {
+				t.Errorf("got %d failed, want that the time begins again", p.failed)
+			}
+		})
+	}
+}
+
+func TestARevisionIsCompleteWithFailuresThatTheRolloutAllows(t *testing.T) {
+	s := stage{current: "new", complete: "old", pace: rollout.Pace{MaxConcurrent: 3, MaxFailed: 1}, begins: true}
+	members := fleetOf("new", "new", "new", protocol.SetApplied)
+	members[0].phase = protocol.SetUnhealthy
+	if !decided(t, members, s, time.Now()).complete {
+		t.Error("it is not complete, want that one failure is allowed: new members would get the former revision first")
+	}
+	members[1].phase = protocol.SetUnhealthy
+	if decided(t, members, s, time.Now()).complete {
+		t.Error("it is complete, want that two failures are too many")
+	}
+	members[1].phase = protocol.SetProgressing
+	if decided(t, members, s, time.Now()).complete {
+		t.Error("it is complete, want that it waits for the member in progress")
+	}
+}
+
 func TestAMemberThatRejectsTheRevisionCountsAsFailed(t *testing.T) {
 	now := time.Now()
 	s := stage{current: "new", complete: "old", pace: rollout.Pace{MaxConcurrent: 1, MaxFailed: 1}, begins: true,
@@ -305,7 +369,7 @@ func TestARolloutThatMayNotBeginYetLooksAgain(t *testing.T) {
 func TestRandomRolloutsKeepTheirLimits(t *testing.T) {
 	for seed := range uint64(1000) {
 		random := rand.New(rand.NewPCG(seed, 0))
-		s := stage{current: "1", pace: rollout.Pace{
+		s := stage{current: "1", patience: time.Hour, pace: rollout.Pace{
 			MaxConcurrent: 1 + random.IntN(3), MaxFailed: random.IntN(2), Waves: canaryFirst.Waves,
 		}}
 		now := time.Now().Truncate(time.Second)
@@ -318,12 +382,12 @@ func TestRandomRolloutsKeepTheirLimits(t *testing.T) {
 		for range 40 {
 			s.begins = random.IntN(8) > 0
 			if random.IntN(20) == 0 {
-				s.current, s.turns, s.waves = s.current+"x", nil, nil
+				s.current, s.turns, s.busy, s.waves = s.current+"x", nil, nil, nil
 			}
 			before := maps.Clone(s.turns)
 			p := decided(t, members, s, now)
 			checkLimits(t, seed, members, s, before, p, now)
-			s.turns, s.waves = p.turns, p.waves
+			s.turns, s.busy, s.waves = p.turns, p.busy, p.waves
 			if p.complete {
 				s.complete = s.current
 			}
@@ -367,7 +431,8 @@ func checkLimits(
 		if begins {
 			began++
 		}
-		if !m.lost(now) && (m.revision != s.current || m.phase == protocol.SetPending || m.phase == protocol.SetProgressing) {
+		if !s.late(&m, now) &&
+			(m.revision != s.current || m.phase == protocol.SetPending || m.phase == protocol.SetProgressing) {
 			working++
 		}
 		if begins && m.labels["canary"] != "true" && slices.ContainsFunc(members, func(c observed) bool {

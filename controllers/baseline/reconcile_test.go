@@ -21,6 +21,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
 )
 
@@ -33,7 +34,11 @@ func (d deliveries) Replace(key delivery.Key, sets map[types.NamespacedName]*set
 
 func (d deliveries) Outcomes(_ string, members []types.NamespacedName) (all []delivery.Outcome) {
 	for _, m := range members {
-		all = append(all, delivery.Outcome{Cluster: m.Name, Stage: delivery.Applied})
+		o := delivery.Outcome{Cluster: m.Name, Stage: delivery.Applied, Known: true, Available: true}
+		if s := d[set.Baseline][m]; s != nil && s.Baseline != nil {
+			o.Reported = &protocol.SetState{Digest: s.Digest, Phase: protocol.SetApplied}
+		}
+		all = append(all, o)
 	}
 	return all
 }
@@ -131,5 +136,79 @@ func TestARolloutLooksAgainAtATimeThatPassesMeanwhile(t *testing.T) {
 	}
 	if result.RequeueAfter <= 0 || result.RequeueAfter > time.Second {
 		t.Errorf("it is reconciled again after %v, want at once: no event says that the time has passed", result.RequeueAfter)
+	}
+}
+
+func TestASoakBeginsOnceEvenIfTheStatusIsNotWritten(t *testing.T) {
+	broken := false
+	r, b := reconciler(t, interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+			options ...client.SubResourceUpdateOption) error {
+			if broken {
+				return errBroken
+			}
+			return c.SubResource(sub).Update(ctx, o, options...)
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch,
+			options ...client.SubResourcePatchOption) error {
+			if broken {
+				return errBroken
+			}
+			return c.SubResource(sub).Patch(ctx, o, patch, options...)
+		},
+	})
+	b.Spec.Rollout = &v1.Rollout{MaxConcurrentClusters: 1, Waves: []v1.Wave{{
+		Name: "canary", ClusterSelector: &metav1.LabelSelector{}, Soak: &metav1.Duration{Duration: time.Hour},
+	}}}
+	if err := r.Client.Update(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now().Truncate(time.Second)
+	reconcile := func(at time.Time) error {
+		r.Now = func() time.Time { return at }
+		_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(b)})
+		return err
+	}
+	if err := reconcile(start); err != nil { // the canary begins
+		t.Fatal(err)
+	}
+	broken = true
+	if err := reconcile(start.Add(time.Minute)); !errors.Is(err, errBroken) {
+		t.Fatalf("got %v, want that the status is not written", err)
+	}
+	broken = false
+	if err := reconcile(start.Add(30 * time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Client.Get(t.Context(), client.ObjectKeyFromObject(b), b); err != nil {
+		t.Fatal(err)
+	}
+	waves, want := b.Status.Waves, metav1.NewTime(start.Add(time.Minute))
+	if len(waves) == 0 || !waves[0].CompletionTime.Equal(&want) {
+		t.Errorf("got the waves %+v, want the wave complete at %v, when the canary was", waves, want)
+	}
+}
+
+func TestAnInvalidSelectorCountsNoCluster(t *testing.T) {
+	r, b := reconciler(t, interceptor.Funcs{})
+	reconcile := func(selector *metav1.LabelSelector) {
+		t.Helper()
+		if b.Spec.ClusterSelector = selector; r.Client.Update(t.Context(), b) != nil {
+			t.Fatal("the spec was not updated")
+		}
+		name := client.ObjectKeyFromObject(b)
+		_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: name})
+		if err = errors.Join(err, r.Client.Get(t.Context(), name, b)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	invalid := &metav1.LabelSelector{MatchLabels: map[string]string{"a": "not a value"}}
+	for _, step := range []struct {
+		selector *metav1.LabelSelector
+		want     string
+	}{{invalid, "0/0"}, {&metav1.LabelSelector{}, "1/1"}, {invalid, "1/1"}} {
+		if reconcile(step.selector); b.Status.Clusters == nil || b.Status.Clusters.Summary != step.want {
+			t.Errorf("selector %v: got the clusters %+v, want %s", step.selector, b.Status.Clusters, step.want)
+		}
 	}
 }

@@ -4,16 +4,20 @@
 package baseline
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/rollout"
 )
 
 // rollOut decides which members get the content, and which get the last complete revision.
@@ -29,9 +33,11 @@ func (r *Reconciler) rollOut(ctx context.Context, b *v1.Baseline, d *decision) e
 	name, now := client.ObjectKeyFromObject(b), r.Now()
 	s := stage{
 		current: d.content.set.Baseline.Revision, complete: b.Status.CompleteRevision, pace: paceOf(&b.Spec.BaselinePace),
-		turns: r.turns.of(name, d.content.set.Baseline.Revision), begins: r.Settled == nil || r.Settled(),
+		patience: patience(b), begins: r.Settled == nil || r.Settled(),
 	}
-	if b.Status.Revision == s.current {
+	if last := r.turns.of(name, s.current); last != nil { // the write of the status may be delayed
+		s.turns, s.busy, s.waves = last.members, last.busy, last.waves
+	} else if b.Status.Revision == s.current {
 		s.waves = b.Status.Waves
 	}
 	var members []observed
@@ -55,35 +61,47 @@ func (r *Reconciler) rollOut(ctx context.Context, b *v1.Baseline, d *decision) e
 		d.content = nil // members keep their objects
 		return nil
 	}
-	r.turns.set(name, &turn{revision: s.current, members: progress.turns})
+	r.turns.set(name, &turn{s.current, progress.turns, progress.busy, progress.waves})
 	d.rollout = progress
 	return nil
 }
 
-// turns remembers the members in which a revision has begun, until their agents report that revision.
+// patience returns how long a member may be in progress. The agent counts healthTimeout from the time when it has
+// applied an object.
+func patience(b *v1.Baseline) time.Duration {
+	limit := cmp.Or(b.Spec.HealthTimeout, &metav1.Duration{Duration: 5 * time.Minute}) // the default of the API
+	return limit.Duration + rollout.LostTime
+}
+
+// turns remembers the last decision about each Baseline.
 type turns struct {
 	mu  sync.Mutex // guards all
 	all map[types.NamespacedName]*turn
 }
 
+// turn contains the results of a decision that the next one depends on. See stage.
 type turn struct {
 	revision string
 	members  map[string]bool
+	busy     map[string]time.Time
+	waves    []v1.WaveStatus
 }
 
-func (t *turns) of(name types.NamespacedName, revision string) map[string]bool {
+// of returns the last decision about a revision, or nil if there is none.
+func (t *turns) of(name types.NamespacedName, revision string) *turn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if known := t.all[name]; known != nil && known.revision == revision {
-		return known.members
+		return known
 	}
 	return nil
 }
 
+// set replaces the last decision. It forgets it if now is nil.
 func (t *turns) set(name types.NamespacedName, now *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if delete(t.all, name); now == nil || len(now.members) == 0 {
+	if delete(t.all, name); now == nil {
 		return
 	}
 	if t.all == nil {
