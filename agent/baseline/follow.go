@@ -5,7 +5,6 @@ package baseline
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync/atomic"
 
@@ -18,7 +17,6 @@ import (
 	"github.com/drover-dev/drover/agent/watch"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/baseline"
-	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // live holds the parts of a member's object that the agent stores.
@@ -58,7 +56,7 @@ func readLive(k kind, name string, o *kube.Whole) live {
 		result, err = status.Compute(u)
 	}
 	switch {
-	case errors.Is(err, untrusted.ErrTooLarge):
+	case kube.TooLarge(err):
 		now.message = "its spec or status is too large to be judged"
 	case err != nil:
 		now.message = "its status cannot be read"

@@ -87,8 +87,11 @@ func eachField(raw []byte, f func(key string, value stdjson.RawMessage) error) e
 	return nil
 }
 
-// Unstructured decodes the parts of the object that describe its health. The error wraps untrusted.ErrTooLarge if the
-// spec or the status has too many values, and does not contain any part of the object.
+// TooLarge reports whether Unstructured failed because the spec or the status has too many values.
+func TooLarge(err error) bool { return errors.Is(err, untrusted.ErrTooLarge) }
+
+// Unstructured decodes the parts of the object that describe its health. The error does not contain any part of the
+// object.
 func (o *Whole) Unstructured() (*unstructured.Unstructured, error) {
 	u := &unstructured.Unstructured{Object: map[string]any{}}
 	u.SetAPIVersion(o.APIVersion)

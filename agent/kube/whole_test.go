@@ -4,15 +4,12 @@
 package kube
 
 import (
-	"errors"
 	"runtime"
 	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
-
-	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 const pod = `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"web","name":"a","resourceVersion":"7"`
@@ -106,7 +103,7 @@ func TestMemoryOfDecodingAnObjectIsLimited(t *testing.T) {
 		if got := allocated(func() { u, err = o.Unstructured() }); got > ceiling {
 			t.Errorf("%s: decoding %d bytes allocated %d, want at most %d", name, len(tt.text), got, ceiling)
 		}
-		if large := errors.Is(err, untrusted.ErrTooLarge); large != (tt.want == tooLarge) {
+		if large := TooLarge(err); large != (tt.want == tooLarge) {
 			t.Errorf("%s: got the error %v, want the object %s", name, err, tt.want)
 		}
 		if err == nil && (u.Object["spec"] != nil) != (tt.want == kept) {
