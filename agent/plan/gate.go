@@ -47,7 +47,8 @@ type checked struct {
 	hash     string    // the Plan's hash when the checks started
 	at       time.Time // when they started
 	findings []v1.UpgradeFinding
-	started  time.Time // when the current checks started; zero if none are running
+	unread   []v1.UpgradeFinding // the findings about facts that the agent has no right to read
+	started  time.Time           // when the current checks started; zero if none are running
 }
 
 func newChecks(o Options, touch func()) *checks {
@@ -100,7 +101,8 @@ func (c *checks) start(ctx context.Context, running *sync.WaitGroup, r resolved)
 		defer cancel()
 		found, err := c.run(ctx, &target)
 		c.mu.Lock()
-		is.hash, is.at, is.started, is.findings = r.plan.Hash, is.started, time.Time{}, inStatus(found)
+		is.hash, is.at, is.started = r.plan.Hash, is.started, time.Time{}
+		is.unread, is.findings = inStatus(found, true), inStatus(found, false)
 		if err != nil {
 			is.findings = []v1.UpgradeFinding{{Check: uncheckedCheck,
 				Cause:  protocol.Cut("the cluster could not be checked: "+err.Error(), maxFinding),
@@ -111,9 +113,13 @@ func (c *checks) start(ctx context.Context, running *sync.WaitGroup, r resolved)
 	})
 }
 
-func inStatus(all []upgradecheck.Finding) []v1.UpgradeFinding {
+// inStatus returns either the findings about facts that the agent has no right to read, or all others.
+func inStatus(all []upgradecheck.Finding, forbidden bool) []v1.UpgradeFinding {
 	var out []v1.UpgradeFinding
 	for _, f := range all {
+		if f.Forbidden != forbidden {
+			continue
+		}
 		out = append(out, v1.UpgradeFinding{Check: f.Check, Object: protocol.Cut(f.Object, maxFinding),
 			Cause: protocol.Cut(f.Cause, maxFinding), Remedy: protocol.Cut(f.Remedy, maxFinding)})
 	}
@@ -136,8 +142,12 @@ func (l *leadership) guard(r *resolved) {
 	last := l.tasks.checks.of(r.plan.UID)
 	if last.hash == r.plan.Hash {
 		overridden := l.overridden(r)
-		r.findings = slices.DeleteFunc(slices.Clone(last.findings),
-			func(f v1.UpgradeFinding) bool { return slices.Contains(overridden, f.Check) })
+		ignored := func(f v1.UpgradeFinding) bool { return slices.Contains(overridden, f.Check) }
+		r.findings = slices.DeleteFunc(slices.Clone(last.findings), ignored)
+		r.unread = slices.DeleteFunc(slices.Clone(last.unread), ignored)
+		if r.object.Spec.Gates != nil {
+			r.findings, r.unread = append(r.findings, r.unread...), nil
+		}
 	}
 	r.checks = rollout.Checks{Policy: policyOf(*r), Hub: ofHub(r.object), Hash: last.hash, At: last.at,
 		Refusal: refusal(r.findings), Last: &r.object.Status}
@@ -224,8 +234,10 @@ func (l *leadership) gatesOf(r resolved, wait rollout.Wait) *v1.GateStatus {
 	if wait.Reason == v1.ReasonUpgradeUnsafe || r.checks.Policy == v1.UpgradeChecksReport {
 		is.Findings = was.Findings
 		if len(r.findings) > 0 || r.checks.Policy == v1.UpgradeChecksReport && r.checks.Hash == r.plan.Hash {
-			is.Findings = foremost(r.findings)
+			is.Findings = foremost(append(slices.Clone(r.findings), r.unread...))
 		}
+	} else {
+		is.Findings = foremost(r.unread)
 	}
 	if !ofHub(r.object) && len(is.Findings)+len(r.object.Spec.Overrides) > 0 {
 		is.Revision, is.Overrides = overrideRevision(r), overridesOf(r, was.Overrides, l.options.Now())

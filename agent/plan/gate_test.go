@@ -187,6 +187,23 @@ func testRefused(t *testing.T, s *env) {
 		p = s.await(t, "half", v1.ReasonComplete)
 		s.expectNode(t, "half-b", "half", p.Status.LatestHash, false)
 	})
+	t.Run("facts that the agent has no right to read stop a plan only if it sets gates", func(t *testing.T) {
+		checks.finds(nil, upgradecheck.Finding{Check: upgradecheck.CheckRemovedAPIs, Object: "/metrics",
+			Cause: "not checked: forbidden", Unchecked: true, Forbidden: true})
+		s.nodes(t, "old-manifest", "old-manifest-a")
+		s.nodes(t, "strict", "strict-a")
+		strict := gatedPlan("strict")
+		strict.Spec.Gates = &v1.PlanGates{UpgradeChecks: v1.UpgradeChecksEnforce}
+		s.create(t, gatedPlan("old-manifest"))
+		s.create(t, strict)
+		p := s.await(t, "old-manifest", v1.ReasonComplete)
+		if g := p.Status.Gates; g == nil || len(g.Findings) != 1 || g.Findings[0].Object != "/metrics" {
+			t.Errorf("the status has the gates %+v, want the finding about /metrics", g)
+		}
+		s.await(t, "strict", v1.ReasonUpgradeUnsafe)
+		s.untouched(t, "strict-a", "strict")
+		checks.finds(nil, notReady("half-a"))
+	})
 	t.Run("findings are only reported", func(t *testing.T) {
 		s.nodes(t, "reported", "reported-a")
 		p := gatedPlan("reported")

@@ -214,6 +214,9 @@ type resolved struct {
 	// checks is the state of the upgrade checks, and findings are their findings that are not overridden.
 	checks   rollout.Checks
 	findings []v1.UpgradeFinding
+	// unread are the findings that do not keep the plan from starting, because the agent's manifest in this member is too
+	// old to let it read the facts, and the Plan does not set spec.gates.
+	unread []v1.UpgradeFinding
 }
 
 // problem is the reason why a Plan cannot run. stalled is true if manual action is required.

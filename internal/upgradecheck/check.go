@@ -29,14 +29,12 @@ const (
 	CheckNodeCapacity = "NodeCapacity"
 	// CheckCertificates finds certificates that expire soon.
 	CheckCertificates = "Certificates"
-	// CheckEtcdSnapshots finds clusters whose etcd has no recent snapshot. Only the plugin runs it.
-	CheckEtcdSnapshots = "EtcdSnapshots"
 )
 
 // Checks returns the names of the checks in the order of their findings.
 func Checks() []string {
 	return []string{CheckKubernetesVersion, CheckKubeletVersion, CheckNodesReady, CheckDisruptionBudgets,
-		CheckAdmissionWebhooks, CheckRemovedAPIs, CheckNodeCapacity, CheckCertificates, CheckEtcdSnapshots}
+		CheckAdmissionWebhooks, CheckRemovedAPIs, CheckNodeCapacity, CheckCertificates}
 }
 
 const (
@@ -58,6 +56,8 @@ type Finding struct {
 	Remedy string `json:"remedy"`
 	// Unchecked reports whether the check could not read the facts, so the upgrade may or may not be safe.
 	Unchecked bool `json:"unchecked,omitempty"`
+	// Forbidden reports whether the check had no right to read the facts.
+	Forbidden bool `json:"-"`
 }
 
 // Check returns the reasons why an upgrade is not safe, in a fixed order. If there are none, the upgrade is safe as far
@@ -141,5 +141,5 @@ func (c *checker) unchecked(u Unread) {
 		remedy = "get the right to read it in the cluster, or let a user with this right check"
 	}
 	c.found = append(c.found, Finding{Check: u.Check, Object: u.Object, Cause: "not checked: " + u.Cause, Remedy: remedy,
-		Unchecked: true})
+		Unchecked: true, Forbidden: u.Forbidden})
 }

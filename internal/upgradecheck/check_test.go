@@ -160,6 +160,9 @@ func TestChecks(t *testing.T) {
 			want: []want{{CheckNodeCapacity, "node/w1", "they request 7000m of CPU, and 6000m are free",
 				"add nodes"}},
 		},
+		"pods of a cluster with one node wait for that node": {
+			change: func(f *Facts) { f.Nodes = f.Nodes[:1]; f.Nodes[0].Leaving.MilliCPU = 7000 },
+		},
 		"pods that need more memory than is free": {
 			change: func(f *Facts) { f.Nodes[1].Leaving.Memory = 12<<30 + 1 },
 			want:   []want{{CheckNodeCapacity, "node/w1", "they request 12289Mi of memory, and 12288Mi are free", ""}},

@@ -173,7 +173,8 @@ func nodeOf(n *corev1.Node, target *Target) Node {
 		Allocatable: amountsOf(n.Status.Allocatable),
 	}
 	is.Allocatable.Pods = n.Status.Allocatable.Pods().Value()
-	for _, role := range []string{"control-plane", "master"} {
+	// A node that runs only etcd is upgraded together with the control plane.
+	for _, role := range []string{"control-plane", "master", "etcd"} {
 		_, found := n.Labels["node-role.kubernetes.io/"+role]
 		is.ControlPlane = is.ControlPlane || found
 	}

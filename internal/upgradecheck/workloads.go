@@ -105,7 +105,7 @@ func (c *checker) capacity() {
 	}
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
-		if !n.Selected || n.Leaving == (Amounts{}) {
+		if !n.Selected || n.Leaving == (Amounts{}) || !c.another(n) {
 			continue
 		}
 		var room Amounts
@@ -121,6 +121,12 @@ func (c *checker) capacity() {
 				"add nodes, scale workloads down, or omit drain from the Plan")
 		}
 	}
+}
+
+// another reports whether any other node can run pods. If there is none, the pods of a drained node wait for that node,
+// as in every cluster with one node.
+func (c *checker) another(n *Node) bool {
+	return slices.ContainsFunc(c.Nodes, func(o Node) bool { return o.Name != n.Name && o.Ready && !o.Unschedulable })
 }
 
 // free returns the resources of a node that new pods can request.
