@@ -16,7 +16,7 @@ previous=()
 go run ./hack/labctl clusterapi "${previous[@]}"
 stories=(TestClusterAPIMakesAClusterByKubeadm)
 case $DROVER_E2E_CLUSTERAPI in
-1) stories+=(TestEtcdOfAClusterByKubeadmIsRestored) ;;
+1) stories+=(TestEtcdOfAClusterByKubeadmIsRestored TestABaselineInstallsTheNetwork) ;;
 versions) stories+=(TestClusterAPIUpdatesAClusterByKubeadmInPlace) ;;
 esac
 for story in "${stories[@]}"; do

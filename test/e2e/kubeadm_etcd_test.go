@@ -23,7 +23,7 @@ import (
 // ./test/e2e -run '^TestEtcdOfAClusterByKubeadmIsRestored$'. It uses three control planes that the real
 // KubeadmControlPlane and kubeadm create, with static pods in containerd. Their etcd members lose their data.
 func TestEtcdOfAClusterByKubeadmIsRestored(t *testing.T) {
-	h := startRealHosts(t, false)
+	h := startRealHosts(t, realHosts{})
 	for _, step := range []struct {
 		name string
 		run  func(*testing.T)

@@ -75,10 +75,13 @@ type realHosts struct {
 	versions []release
 	// inPlace reports whether machines are updated in place.
 	inPlace bool
+	// addons returns the images of the addons that the hub installs. If it is nil, a file on the hosts replaces the
+	// network plugin.
+	addons func(*testing.T, *realHosts) map[string]lablib.Image
 }
 
 // startRealHosts starts the hub, Cluster API and the hosts, or skips the test.
-func startRealHosts(t *testing.T, inPlace bool) *realHosts {
+func startRealHosts(t *testing.T, h realHosts) *realHosts {
 	t.Helper()
 	if os.Getenv(envRealHosts) == "" {
 		t.Skip("it takes root and minutes: make e2e-clusterapi")
@@ -102,22 +105,21 @@ func startRealHosts(t *testing.T, inPlace bool) *realHosts {
 	if err := hostAgent(); err != nil {
 		t.Fatal(err)
 	}
-	h := &realHosts{inPlace: inPlace}
 	h.findVersions(t)
 	tool, err := lab.ClusterAPI(t.Context(), os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.capi = &capi{gitOps: &gitOps{system: buildForLargeSchemas(t), tool: tool, transcript: discard{}}}
-	if inPlace {
+	if h.inPlace {
 		h.gates = "RuntimeSDK=true,InPlaceUpdates=true"
 	}
 	h.bringUp(t)
 	h.startHub(t, framework.Layout{Replicas: 1, Address: fmt.Sprintf("%s:%d", bridgeAddress, hubPort), Configure: func(c *config.Config) {
 		c.Server.Listen = fmt.Sprintf("0.0.0.0:%d", hubPort)
 		c.Agent.Image = droverImage
-	}}, inPlace)
-	return h
+	}}, h.inPlace)
+	return &h
 }
 
 // findVersions finds the programs of all versions of Kubernetes that the hosts run.
@@ -217,7 +219,7 @@ func (h *realHosts) images(t *testing.T, k release) map[string]string {
 		name, _, _ := strings.Cut(filepath.Base(reference), ":")
 		switch name {
 		case lab.KubeProxy: // it runs nft, of which it finds the libraries where this machine has them
-			nft, files := h.nft(t)
+			nft, files := h.linked(t, "nft")
 			files["/usr/local/bin/kube-proxy"] = k.programs[lab.KubeProxy]
 			write(name, lablib.Image{Name: reference, Programs: []string{nft}, Files: files})
 		case "coredns": // not built: the cluster is made without the addon
@@ -244,15 +246,20 @@ func (h *realHosts) images(t *testing.T, k release) map[string]string {
 		}
 	}
 	write("drover", lablib.Image{Name: droverImage, Programs: []string{h.programs.Agent}, User: "65532"})
+	if h.addons != nil {
+		for name, image := range h.addons(t, h) {
+			write(name, image)
+		}
+	}
 	return tarballs
 }
 
-// nft returns the program and the files that it needs: the libraries that it is linked with, and the names of
-// protocols. Without these names, nft lists protocols by number. Then a restarted kube-proxy does not recognize its own
-// rules, and deletes them.
-func (h *realHosts) nft(t *testing.T) (program string, files map[string]string) {
+// linked returns a program of this machine and the files that it needs: the libraries that it is linked with, and the
+// names of protocols. Without these names, nft lists protocols by number. Then a restarted kube-proxy does not recognize
+// its own rules, and deletes them.
+func (h *realHosts) linked(t *testing.T, name string) (program string, files map[string]string) {
 	t.Helper()
-	program, err := exec.LookPath("nft")
+	program, err := exec.LookPath(name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func TestClusterAPIUpdatesAClusterByKubeadmInPlace(t *testing.T) {
 	if os.Getenv(envRealHosts) != twoVersions {
 		t.Skip("it takes a further build of Kubernetes: DROVER_E2E_CLUSTERAPI=versions make e2e-clusterapi")
 	}
-	h := startRealHosts(t, true)
+	h := startRealHosts(t, realHosts{inPlace: true})
 	var before []string
 	for _, step := range []struct {
 		name string

@@ -37,7 +37,7 @@ import (
 // manifest (a file). In the middle of each change the hub is killed. It starts again when the machines have continued
 // without it.
 func TestClusterAPIMakesAClusterByKubeadm(t *testing.T) {
-	h := startRealHosts(t, false)
+	h := startRealHosts(t, realHosts{})
 	for i, step := range []struct {
 		name string
 		run  func(*testing.T)
@@ -77,7 +77,13 @@ func (h *realHosts) applyCluster(t *testing.T, version, revision string, control
 	if h.inPlace {
 		surge, unavailable, update = "0", "1", "inPlaceUpdate: {installer: {path: /usr/bin/install-kubernetes}}"
 	}
-	h.apply(t, strings.NewReplacer("@ENDPOINT@", h.address(t, balancerHost), "@VERSION@", version, "@REVISION@", revision, "@SURGE@", surge, "@UNAVAILABLE@", unavailable,
+	network, pods := "cp /etc/lab/10-lab.conflist /etc/cni/net.d/", h.options.File.Networking.PodSubnet
+	agent := "{tolerations: [{key: node.kubernetes.io/not-ready, operator: Exists}]}"
+	if h.addons != nil {
+		network, pods, agent = "'true'", podsOfFlannel, "{hostNetwork: true}"
+	}
+	h.apply(t, strings.NewReplacer("@NETWORK@", network, "@PODS@", pods, "@AGENT@", agent,
+		"@ENDPOINT@", h.address(t, balancerHost), "@VERSION@", version, "@REVISION@", revision, "@SURGE@", surge, "@UNAVAILABLE@", unavailable,
 		"@UPDATE@", update, "@CONTROLPLANES@", strconv.Itoa(controlPlanes), "@WORKERS@", strconv.Itoa(workers)).Replace(string(manifest)))
 }
 

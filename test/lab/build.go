@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -41,7 +42,11 @@ func (s *store) build(ctx context.Context, p program) error {
 	cmd := groupCommand(ctx, s.goTool, args...)
 	cmd.Dir = src
 	// A compiler that collects garbage only above 1 GiB needs 18 % less processor time (docs/lab/demo.md).
-	cmd.Env = append(os.Environ(), "GOGC=off", "GOMEMLIMIT=1GiB", "CGO_ENABLED=0", "GOWORK=off", "GO111MODULE=on",
+	cgo := "0"
+	if p.module.cgo {
+		cgo = "1"
+	}
+	cmd.Env = append(os.Environ(), "GOGC=off", "GOMEMLIMIT=1GiB", "CGO_ENABLED="+cgo, "GOWORK=off", "GO111MODULE=on",
 		"GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH, "PWD="+src)
 	output, err := runGroup(cmd)
 	if ctx.Err() != nil {
@@ -56,14 +61,14 @@ func (s *store) build(ctx context.Context, p program) error {
 	return nil
 }
 
-// writeModule writes the go.mod and go.sum files for a build.
+// writeModule writes the go.mod and go.sum files, and the module's other files, for a build.
 func (s *store) writeModule(m module) (string, error) {
 	dir := filepath.Join(s.dir, "src", m.name)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	for name, content := range map[string][]byte{"go.mod": m.mod, "go.sum": m.sum} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
+	files := map[string][]byte{"go.mod": m.mod, "go.sum": m.sum}
+	maps.Copy(files, m.files)
+	for name, content := range files {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, 0o644)); err != nil {
 			return "", err
 		}
 	}

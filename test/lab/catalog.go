@@ -40,6 +40,10 @@ type module struct {
 	ldflags string
 	// tags are the build tags, or "" for none.
 	tags string
+	// cgo is true if a C compiler is needed.
+	cgo bool
+	// files are further files that the build needs, by their paths beside go.mod.
+	files map[string][]byte
 }
 
 // program is a main package together with the module that pins its version.
@@ -136,6 +140,9 @@ func (m module) parts() [][]byte {
 	parts := [][]byte{[]byte(m.name), []byte(m.ldflags), m.mod, m.sum}
 	if m.tags != "" {
 		parts = append(parts, []byte(m.tags))
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.files)) {
+		parts = append(parts, []byte(name), m.files[name])
 	}
 	return parts
 }

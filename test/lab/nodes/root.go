@@ -106,6 +106,9 @@ func (s nodeSpec) mountPrograms(root string) error {
 		}
 	}
 	plugins := filepath.Join(root, "opt/cni/bin")
+	if s.Host { // network plugins install their programs there
+		return mountOwn(s.CNI, plugins, filepath.Join(root, "var/own/cni"))
+	}
 	return errors.Join(os.MkdirAll(plugins, 0o755), bindReadOnly(s.CNI, plugins))
 }
 
