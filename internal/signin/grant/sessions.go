@@ -5,6 +5,7 @@ package grant
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/identity/refusal"
 	"github.com/drover-dev/drover/internal/signin/accesstoken"
 	"github.com/drover-dev/drover/internal/signin/refresh"
+	"github.com/drover-dev/drover/internal/signin/session"
 )
 
 // SessionInfo describes a session to its user.
@@ -61,9 +63,10 @@ func (s *Server) endOwn(_ http.ResponseWriter, r *http.Request, owner accesstoke
 	if !refresh.IsSession(id) {
 		return nil, none
 	}
-	of, err := s.Sessions.Cached(r.Context(), id)
-	if apierrors.IsNotFound(err) { // another replica may have just started the session; the gate limits these lookups
-		of, err = s.Sessions.Live(r.Context(), id)
+	of, err := s.Sessions.Find(r.Context(), id)
+	if errors.Is(err, session.ErrBusy) {
+		return nil, refusal.TooManyRequests("too many requests for sessions at the moment; try again", time.Second).
+			Because(err)
 	}
 	if apierrors.IsNotFound(err) || err == nil && !of.Open(owner.User, owner.UID, s.Now()) {
 		return nil, none
