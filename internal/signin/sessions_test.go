@@ -4,7 +4,9 @@
 package signin
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/signin/accesstoken"
 	"github.com/drover-dev/drover/internal/signin/grant"
 	"github.com/drover-dev/drover/internal/signin/oauth"
 	sessions "github.com/drover-dev/drover/internal/signin/session"
@@ -174,6 +177,41 @@ func TestSessionsOfOthersCannotBeFoundOrEnded(t *testing.T) {
 	}
 	if got := f.end(former, again.Access); got.code != http.StatusNotFound {
 		t.Errorf("the session of an earlier user: %d, want 404", got.code)
+	}
+}
+
+// stale is a cache that has not seen a session's revocation.
+type stale struct{ client.Client }
+
+func (c stale) Get(ctx context.Context, key client.ObjectKey, object client.Object, o ...client.GetOption) error {
+	err := c.Client.Get(ctx, key, object, o...)
+	if secret, ok := object.(*corev1.Secret); ok {
+		delete(secret.Data, sessions.KeyRevoked)
+	}
+	return err
+}
+
+func TestRequestsDoNotWaitForTheCacheOfAnother(t *testing.T) {
+	f := newFixture(t)
+	first, second := f.session(), f.session()
+	id := f.current(first.Access)
+	writes := &counting{Client: stale{f.Client}}
+	f.cache.Client = writes
+	done := make(chan response, 1)
+	go func() { done <- f.end(id, second.Access) }()
+	testkit.Eventually(t, time.Minute, func(context.Context) error {
+		if writes.patches.Load() == 0 {
+			return errors.New("the session is not revoked yet")
+		}
+		return nil
+	})
+	begun := time.Now()
+	f.listed(second.Access)
+	if took := time.Since(begun); took > accesstoken.Seen/2 {
+		t.Errorf("the list took %s, want it while the other request waits for the cache", took)
+	}
+	if got := <-done; got.code != http.StatusOK {
+		t.Errorf("end a session: %d %s, want 200 even if the cache is late", got.code, got.body)
 	}
 }
 

@@ -77,7 +77,9 @@ func (s *Server) endOwn(_ http.ResponseWriter, r *http.Request, owner accesstoke
 	if err != nil {
 		return nil, refusal.Unavailable("the hub cannot end the session at the moment; try again").Because(err)
 	}
-	// The next list should not contain the session. If the cache does not show the revocation in time, it may.
+	// The next list should not contain the session. If the cache does not show the revocation in time, it may. The wait
+	// must not hold up other users.
+	owner.Release()
 	_ = wait.PollUntilContextTimeout(r.Context(), 5*time.Millisecond, accesstoken.Seen, true,
 		func(ctx context.Context) (bool, error) {
 			ended, err := s.Sessions.Cached(ctx, id)
