@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/accesstoken"
 	"github.com/drover-dev/drover/internal/signin/grant"
 	"github.com/drover-dev/drover/internal/signin/oauth"
+	"github.com/drover-dev/drover/internal/signin/password"
 	sessions "github.com/drover-dev/drover/internal/signin/session"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -177,6 +179,29 @@ func TestSessionsOfOthersCannotBeFoundOrEnded(t *testing.T) {
 	}
 	if got := f.end(former, again.Access); got.code != http.StatusNotFound {
 		t.Errorf("the session of an earlier user: %d, want 404", got.code)
+	}
+}
+
+// A user who has changed the password sees what becomes of the thief's session.
+func TestSessionOfAFormerPasswordIsListedWhileItsTokensAreValid(t *testing.T) {
+	f := newFixture(t)
+	former := f.current(f.session().Access)
+	another, err := password.Hash(secretPassword)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1.UserSecretPrefix + f.user.Name}}
+	testkit.Update(t, f.Client, secret, func(s *corev1.Secret) { s.Data[v1.UserSecretKey] = []byte(another) })
+	own := f.session()
+	list := f.listed(own.Access)
+	if soon := f.now().Add(10 * time.Minute); len(list) != 2 || list[0].Expires.Equal(list[1].Expires) ||
+		slices.ContainsFunc(list, func(s grant.SessionInfo) bool { return s.ID == former && s.Expires.After(soon) }) {
+		t.Errorf("the sessions are %+v, want the former one to end within 10 minutes, and the new one later", list)
+	}
+	f.wait(10 * time.Minute)
+	renewed := f.refreshed(own.Refresh)
+	if list := f.listed(renewed.Access); len(list) != 1 || list[0].ID == former {
+		t.Errorf("the sessions are then %+v, want only the new one", list)
 	}
 }
 
