@@ -313,6 +313,14 @@ func TestLookupsOfUnknownSessionsAreLimited(t *testing.T) {
 	if refused == 0 || unavailable == 0 {
 		t.Errorf("of many unknown sessions %d were looked up and %d not, want some of both", refused, unavailable)
 	}
+	f.wait(time.Minute)
+	codes := map[int]int{}
+	for range 10 * unseenPerSecond {
+		codes[f.end(randomID(), first.Access).code]++
+	}
+	if codes[http.StatusNotFound] == 0 || codes[http.StatusTooManyRequests] == 0 || len(codes) != 2 {
+		t.Errorf("ending many unknown sessions: %v, want 404 for some and 429 for the others", codes)
+	}
 }
 
 func TestSessionEndsWithItsUserPasswordAndKeys(t *testing.T) {

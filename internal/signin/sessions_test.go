@@ -4,9 +4,12 @@
 package signin
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,8 +19,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/signin/accesstoken"
 	"github.com/drover-dev/drover/internal/signin/grant"
 	"github.com/drover-dev/drover/internal/signin/oauth"
+	"github.com/drover-dev/drover/internal/signin/password"
 	sessions "github.com/drover-dev/drover/internal/signin/session"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -174,6 +179,64 @@ func TestSessionsOfOthersCannotBeFoundOrEnded(t *testing.T) {
 	}
 	if got := f.end(former, again.Access); got.code != http.StatusNotFound {
 		t.Errorf("the session of an earlier user: %d, want 404", got.code)
+	}
+}
+
+// A user who has changed the password sees what becomes of the thief's session.
+func TestSessionOfAFormerPasswordIsListedWhileItsTokensAreValid(t *testing.T) {
+	f := newFixture(t)
+	former := f.current(f.session().Access)
+	another, err := password.Hash(secretPassword)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1.UserSecretPrefix + f.user.Name}}
+	testkit.Update(t, f.Client, secret, func(s *corev1.Secret) { s.Data[v1.UserSecretKey] = []byte(another) })
+	own := f.session()
+	list := f.listed(own.Access)
+	if soon := f.now().Add(10 * time.Minute); len(list) != 2 || list[0].Expires.Equal(list[1].Expires) ||
+		slices.ContainsFunc(list, func(s grant.SessionInfo) bool { return s.ID == former && s.Expires.After(soon) }) {
+		t.Errorf("the sessions are %+v, want the former one to end within 10 minutes, and the new one later", list)
+	}
+	f.wait(10 * time.Minute)
+	renewed := f.refreshed(own.Refresh)
+	if list := f.listed(renewed.Access); len(list) != 1 || list[0].ID == former {
+		t.Errorf("the sessions are then %+v, want only the new one", list)
+	}
+}
+
+// stale is a cache that has not seen a session's revocation.
+type stale struct{ client.Client }
+
+func (c stale) Get(ctx context.Context, key client.ObjectKey, object client.Object, o ...client.GetOption) error {
+	err := c.Client.Get(ctx, key, object, o...)
+	if secret, ok := object.(*corev1.Secret); ok {
+		delete(secret.Data, sessions.KeyRevoked)
+	}
+	return err
+}
+
+func TestRequestsDoNotWaitForTheCacheOfAnother(t *testing.T) {
+	f := newFixture(t)
+	first, second := f.session(), f.session()
+	id := f.current(first.Access)
+	writes := &counting{Client: stale{f.Client}}
+	f.cache.Client = writes
+	done := make(chan response, 1)
+	go func() { done <- f.end(id, second.Access) }()
+	testkit.Eventually(t, time.Minute, func(context.Context) error {
+		if writes.patches.Load() == 0 {
+			return errors.New("the session is not revoked yet")
+		}
+		return nil
+	})
+	begun := time.Now()
+	f.listed(second.Access)
+	if took := time.Since(begun); took > accesstoken.Seen/2 {
+		t.Errorf("the list took %s, want it while the other request waits for the cache", took)
+	}
+	if got := <-done; got.code != http.StatusOK {
+		t.Errorf("end a session: %d %s, want 200 even if the cache is late", got.code, got.body)
 	}
 }
 

@@ -247,8 +247,8 @@ func (o *options) logout(c *cobra.Command, local bool) error {
 		}
 		if !local {
 			if err := revoke(ctx, before); err != nil {
-				return before, fmt.Errorf("%w; you are still signed in: try again, or use --local to only remove the tokens from "+
-					"this computer", err)
+				return before, fmt.Errorf("%w; you are still signed in: try again, or remove only the tokens on this "+
+					"computer with \"kubectl drover logout --local\"", err)
 			}
 		}
 		_, err := fmt.Fprintf(c.OutOrStdout(), "Signed out of %s as %s.\n", issuer, cli.Plain(before.Claims().Subject))

@@ -166,18 +166,33 @@ func listOwn[T cli.List](o *options, path string) func(*cobra.Command, []string)
 	}
 }
 
-// revokeOwn returns the RunE function of a command that revokes the user's sessions or tokens, and reports each.
+// revokeOwn returns the RunE function of a command that revokes the user's sessions or tokens, and reports each. A
+// failure must not keep the others valid. The current session ends last, as by logout, because the requests need it.
 func (o *options) revokeOwn(path string) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, ids []string) error {
-		return o.withSession(c, func(ctx context.Context, session *login.Session) error {
-			for _, id := range ids {
+		var failed []error
+		var current bool
+		for _, id := range ids {
+			err := o.withSession(c, func(ctx context.Context, session *login.Session) error {
+				if own := session.Claims().Session; own != "" && own == id {
+					current = true
+					return nil
+				}
 				if err := revokeOne(ctx, session, path, id); err != nil {
 					return err
 				}
 				c.Printf("Revoked %s.\n", id)
+				return nil
+			})
+			failed = append(failed, err)
+			if errors.Is(err, login.ErrSignedOut) {
+				break
 			}
-			return nil
-		})
+		}
+		if current {
+			failed = append(failed, o.logout(c, false))
+		}
+		return errors.Join(failed...)
 	}
 }
 

@@ -25,7 +25,6 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	"sigs.k8s.io/yaml"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/test/chromium"
@@ -327,38 +326,6 @@ func TestAnExpiredImportMakesANewCommand(t *testing.T) {
 	p.Evaluate(renew, nil)
 	receives(t, removed, path+
 		` {"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"uid":"uid-of-the-secret"}}`)
-}
-
-// TestAnObjectIsShownAsYAML shows a manifest with hostile text, as the API server has it.
-func TestAnObjectIsShownAsYAML(t *testing.T) {
-	f, p := signedIn(t, 1)
-	f.on("GET /k8s/local/apis/cluster.drover.dev/v1/namespaces/team/clusters/c0000", always(map[string]any{
-		"apiVersion": "cluster.drover.dev/v1", "kind": "Cluster", "metadata": map[string]any{"namespace": "team",
-			"name": "c0000", "managedFields": []any{map[string]any{"manager": "kubectl"}},
-			"annotations": map[string]any{"note": "<img src=x>\u202e\n- a: b"}}, "spec": map[string]any{"list": []any{}}}))
-	at(p, "#/clusters/team/c0000")
-	activate(t, p, "main button", "Show as YAML")
-	sees(t, p, "heading: c0000 as YAML", "button: Copy manifest")
-	var text string
-	p.Evaluate(`document.querySelector("dialog pre").textContent`, &text)
-	var read map[string]any
-	if err := yaml.Unmarshal([]byte(text), &read); err != nil {
-		t.Fatalf("%s: %v", text, err)
-	}
-	metadata := read["metadata"].(map[string]any)
-	note := metadata["annotations"].(map[string]any)["note"]
-	if metadata["name"] != "c0000" || note != "<img src=x>⟨202E⟩\n- a: b" || strings.Contains(text, "managedFields") {
-		t.Errorf("the manifest is %s, want the object without managed fields, with visible control characters", text)
-	}
-	eventually(t, p, `document.querySelectorAll("dialog img").length`, 0)
-	f.mu.Lock()
-	f.denied = map[string]bool{"get": true}
-	f.mu.Unlock()
-	signIn(t, p, f.url, "secret") // opens the page again
-	sees(t, p, "heading: Overview")
-	at(p, "#/clusters/team/c0000")
-	sees(t, p, "heading: c0000", "button: Delete the cluster")
-	eventually(t, p, `document.querySelectorAll("[aria-label='Show as YAML']").length`, 0)
 }
 
 func TestTheKubeconfigWorksWithKubectl(t *testing.T) {

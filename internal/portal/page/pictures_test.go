@@ -7,7 +7,7 @@ import (
 	"image/png"
 	"os"
 	"path/filepath"
-	"strings"
+	"regexp"
 	"testing"
 
 	"github.com/drover-dev/drover/test/chromium"
@@ -19,19 +19,21 @@ const pictureWidth, pictureHeight = 1440, 900
 // picture is an image in docs/guide/page. It is taken when the view shows everything in shows. DESIGN.md says how.
 type picture struct {
 	name, hash, theme string
+	in                []string // the documents that show it
 	shows             []string
 }
 
 func pictures() []picture {
+	const guide, readme = "docs/guide/page.md", "README.md"
 	return []picture{
-		{"overview", "#/", "light", []string{"heading: Overview", "StaticText: Live", "link: 3 agents not up to date",
+		{"overview", "#/", "light", []string{guide, readme}, []string{"heading: Overview", "StaticText: Live",
+			"link: 3 agents not up to date", "heading: Recent warnings", "StaticText: API server unhealthy"}},
+		{"overview-dark", "#/", "dark", []string{readme}, []string{"heading: Overview", "StaticText: Live",
 			"heading: Recent warnings", "StaticText: API server unhealthy"}},
-		{"overview-dark", "#/", "dark", []string{"heading: Overview", "StaticText: Live", "heading: Recent warnings",
-			"StaticText: API server unhealthy"}},
-		{"cluster-light", "#/clusters/retail/eu-west-07", "light", []string{"heading: eu-west-07", "StaticText: Live",
-			"button: Delete the cluster", "button: Edit labels", "link: containerd-2-2"}},
-		{"plans-dark", "#/plans/retail/containerd-2-2", "dark", []string{"heading: containerd-2-2", "StaticText: Live",
-			"button: Pause", "button: Try failed nodes again", "StaticText: E: no space left on device"}},
+		{"cluster-light", "#/clusters/retail/eu-west-07", "light", []string{guide}, []string{"heading: eu-west-07",
+			"StaticText: Live", "button: Delete the cluster", "button: Edit labels", "link: containerd-2-2"}},
+		{"plans-dark", "#/plans/retail/containerd-2-2", "dark", []string{guide}, []string{"heading: containerd-2-2",
+			"StaticText: Live", "button: Pause", "button: Try failed nodes again", "StaticText: E: no space left on device"}},
 	}
 }
 
@@ -59,20 +61,27 @@ func TestTheViewsInPicturesOfTheGuide(t *testing.T) {
 
 func TestThePicturesOfTheGuideExistAndAreShown(t *testing.T) {
 	folder := testkit.Path(t, "docs/guide/page")
-	var shown string // the documents with pictures
-	for _, document := range []string{"docs/guide/page.md", "README.md"} {
+	shown := map[string]bool{} // files that the documents show
+	for document, pattern := range map[string]string{
+		"docs/guide/page.md": `!\[[^\]]+\]\(page/([^)]+)\)`,
+		"README.md":          `(?:src|srcset)="docs/guide/page/([^"]+)"`,
+	} {
 		text, err := os.ReadFile(testkit.Path(t, document))
 		if err != nil {
 			t.Fatal(err)
 		}
-		shown += string(text)
+		for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
+			shown[document+" shows "+match[1]] = true
+		}
 	}
 	known := map[string]bool{}
 	for _, picture := range pictures() {
 		file := picture.name + ".png"
 		known[file] = true
-		if !strings.Contains(shown, "page/"+file) {
-			t.Errorf("neither README.md nor docs/guide/page.md shows page/%s", file)
+		for _, document := range picture.in {
+			if !shown[document+" shows "+file] {
+				t.Errorf("%s does not show docs/guide/page/%s, want the picture there", document, file)
+			}
 		}
 		image, err := os.Open(filepath.Join(folder, file))
 		if err != nil {

@@ -225,7 +225,8 @@ func TestSessionsAreListedAndEnded(t *testing.T) {
 		e?.focus(); return Boolean(e) && document.activeElement === e; })()`
 	eventually(t, p, end, true)
 	p.Press("Enter")
-	sees(t, p, "heading: End this session?", "StaticText: Tokens for scripts stay valid.")
+	sees(t, p, "heading: End this session?", "StaticText: Tokens for scripts stay valid. An API server that "+
+		"accepts the hub’s tokens itself may accept those of the session for up to 10 minutes.")
 	activate(t, p, "dialog button", "Cancel")
 	eventually(t, p, end, true)
 	p.Press("Enter")

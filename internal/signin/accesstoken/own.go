@@ -37,6 +37,8 @@ type Owner struct {
 	identity.Identity
 	// Session is the ID of the session that the request's token belongs to.
 	Session string
+	// Release lets the user's next request begin before this one has been answered.
+	Release func()
 }
 
 // Action handles the request of an Owner. It returns the response.
@@ -77,5 +79,5 @@ func (o *Own) serve(w http.ResponseWriter, r *http.Request, do Action) (any, err
 			2*time.Second).Because(err)
 	}
 	defer seat.Release()
-	return do(w, r, Owner{id, t.Session})
+	return do(w, r, Owner{id, t.Session, seat.Release})
 }

@@ -5,6 +5,7 @@ package grant
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -14,7 +15,10 @@ import (
 
 	"github.com/drover-dev/drover/internal/identity/refusal"
 	"github.com/drover-dev/drover/internal/signin/accesstoken"
+	"github.com/drover-dev/drover/internal/signin/account"
 	"github.com/drover-dev/drover/internal/signin/refresh"
+	"github.com/drover-dev/drover/internal/signin/session"
+	"github.com/drover-dev/drover/internal/signin/token"
 )
 
 // SessionInfo describes a session to its user.
@@ -44,14 +48,41 @@ func (s *Server) listOwn(_ http.ResponseWriter, r *http.Request, owner accesstok
 	}
 	list := SessionList{Items: make([]SessionInfo, 0, len(all))}
 	for _, one := range all {
-		info := SessionInfo{ID: one.ID(), Client: one.Client(), Started: one.Began(), Expires: one.Ends(),
+		info := SessionInfo{ID: one.ID(), Client: one.Client(), Started: one.Began(), Expires: s.ends(r.Context(), one),
 			Current: one.ID() == owner.Session}
+		if !s.Now().Before(info.Expires) {
+			continue
+		}
 		if state, ok := one.Refresh(); ok {
 			info.Renewed = &state.Used
 		}
 		list.Items = append(list.Items, info)
 	}
 	return list, nil
+}
+
+// ends returns the time when a session ends unless it is renewed before. A session that can no longer be renewed, for
+// example because its user has changed the password, ends with its tokens.
+func (s *Server) ends(ctx context.Context, of session.Session) time.Time {
+	state, ok := of.Refresh()
+	if !ok {
+		return of.Ends()
+	}
+	keys, err := s.Keyring.Current(ctx)
+	renewable := err != nil || string(of.Data[session.KeyKeys]) == string(keys.UID)
+	if of.Provider() == "" {
+		err = s.Accounts.SamePassword(ctx, s.Accounts.Cache, of.User(), string(of.Data[session.KeyPassword]))
+	} else {
+		err = s.Accounts.Standing(ctx, s.Accounts.Cache, of.Claims())
+	}
+	if renewable && !errors.Is(err, account.ErrNotStanding) {
+		return of.Ends()
+	}
+	last := state.Used.Add(token.Lifetime)
+	if direct := of.Direct(); direct.After(last) {
+		return direct
+	}
+	return last
 }
 
 // endOwn ends one of the user's sessions. The response for another user's session is the same as for an unknown ID.
@@ -61,9 +92,10 @@ func (s *Server) endOwn(_ http.ResponseWriter, r *http.Request, owner accesstoke
 	if !refresh.IsSession(id) {
 		return nil, none
 	}
-	of, err := s.Sessions.Cached(r.Context(), id)
-	if apierrors.IsNotFound(err) { // another replica may have just started the session; the gate limits these lookups
-		of, err = s.Sessions.Live(r.Context(), id)
+	of, err := s.Sessions.Find(r.Context(), id)
+	if errors.Is(err, session.ErrBusy) {
+		return nil, refusal.TooManyRequests("too many requests for sessions at the moment; try again", time.Second).
+			Because(err)
 	}
 	if apierrors.IsNotFound(err) || err == nil && !of.Open(owner.User, owner.UID, s.Now()) {
 		return nil, none
@@ -74,7 +106,9 @@ func (s *Server) endOwn(_ http.ResponseWriter, r *http.Request, owner accesstoke
 	if err != nil {
 		return nil, refusal.Unavailable("the hub cannot end the session at the moment; try again").Because(err)
 	}
-	// The next list should not contain the session. If the cache does not show the revocation in time, it may.
+	// The next list should not contain the session. If the cache does not show the revocation in time, it may. The wait
+	// must not hold up other users.
+	owner.Release()
 	_ = wait.PollUntilContextTimeout(r.Context(), 5*time.Millisecond, accesstoken.Seen, true,
 		func(ctx context.Context) (bool, error) {
 			ended, err := s.Sessions.Cached(ctx, id)

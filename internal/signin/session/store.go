@@ -46,6 +46,9 @@ const (
 var ErrRefresh error = &oauth.Error{Code: "invalid_grant", Description: "the refresh token is not valid, has expired " +
 	"or was used before, or its user may not sign in; sign in again"}
 
+// ErrBusy is returned if clients ask for too many sessions that are not in the cache.
+var ErrBusy = errors.New("too many clients ask for sessions that are in no cache")
+
 // Code is the content of an authorization code. A login page issues the code, and the token endpoint redeems it. The
 // code is sealed. No object is stored until the code is redeemed.
 type Code struct {
@@ -139,16 +142,22 @@ func (s *Store) Live(ctx context.Context, id string) (Session, error) {
 	return session, s.live.Get(ctx, s.name(id), session.Secret)
 }
 
-// Given returns the session of a refresh token. It returns ErrRefresh if the token does not belong to a session. It
-// reads from the API server only if the session is not in the cache.
-func (s *Store) Given(ctx context.Context, given refresh.Token) (Session, error) {
-	session, err := s.Cached(ctx, given.Session)
+// Find returns a session from the cache, or from the API server if the session is not in the cache. It returns ErrBusy
+// instead if clients cause too many reads from the API server.
+func (s *Store) Find(ctx context.Context, id string) (Session, error) {
+	session, err := s.Cached(ctx, id)
 	if apierrors.IsNotFound(err) { // another replica may have just started the session
 		if !s.unseen.AllowN(s.now(), 1) {
-			return Session{}, errors.New("look up a session: too many clients ask for sessions that are in no cache")
+			return Session{}, ErrBusy
 		}
-		session, err = s.Live(ctx, given.Session)
+		return s.Live(ctx, id)
 	}
+	return session, err
+}
+
+// Given returns the session of a refresh token. It returns ErrRefresh if the token does not belong to a session.
+func (s *Store) Given(ctx context.Context, given refresh.Token) (Session, error) {
+	session, err := s.Find(ctx, given.Session)
 	if apierrors.IsNotFound(err) {
 		return Session{}, ErrRefresh
 	} else if err != nil {

@@ -98,10 +98,12 @@ func (s Store) KeepDirect(ctx context.Context, issuer, cluster string, token Dir
 	})
 }
 
-// Claims holds the claims that identify a token's user.
+// Claims holds the claims that identify a token's user and session.
 type Claims struct {
 	Subject string   `json:"sub"`
 	Groups  []string `json:"groups"`
+	// Session is the ID of the session on the hub.
+	Session string `json:"sid"`
 }
 
 // Claims returns the claims in the token. The token was verified when it was received.

@@ -138,7 +138,7 @@ function path({ group = "", version = "v1", resource, namespace, name, subresour
     (subresource ? `/${part(subresource)}` : "");
 }
 
-/** @param {Ref} ref @param {{ signal?: AbortSignal }} [options] */
+/** @param {Ref} ref @param {{ raw?: boolean, signal?: AbortSignal }} [options] */
 export const get = async (ref, options) => call("GET", path(ref), options);
 
 /**

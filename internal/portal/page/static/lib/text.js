@@ -2,7 +2,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Text of tenants: names, labels, messages and logs. Everything that the page receives passes parse().
+// Text of tenants: names, labels, messages and logs. Everything that the page receives passes parse(),
+// except for objects as YAML.
 
 const longest = 16_384; // characters of one string, for example a log
 const many = 65_536; // characters of a message above which its strings are measured
@@ -20,6 +21,12 @@ export function clean(text, limit = longest) {
   const cut = text.length > limit ? text.slice(0, limit) + "…" : text;
   return cut.replace(hidden, (c) => `⟨${(c.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }
+
+/** Writes those characters of a text in quotes as YAML's escapes, so that it can be shown and read back. @param {string} quoted */
+export const escapeHidden = (quoted) => quoted.replace(hidden, (c) => {
+  const code = c.codePointAt(0) ?? 0;
+  return (code > 0xffff ? "\\U" : "\\u") + code.toString(16).padStart(code > 0xffff ? 8 : 4, "0");
+});
 
 /** @param {any} value @returns {any} */
 function deep(value) {

@@ -4,11 +4,13 @@
 
 // Objects as YAML, for people who keep their manifests in a repository.
 
+import { escapeHidden } from "./text.js";
+
 const plain = /^[A-Za-z_][\w./-]*$/; // words that YAML reads as text, except these:
 const special = /^(true|false|yes|no|on|off|null|y|n)$/i;
 
 /** @param {any} value @returns {string} */
-const scalar = (value) => (typeof value === "string" && plain.test(value) && !special.test(value) ? value : JSON.stringify(value ?? null));
+const scalar = (value) => (typeof value === "string" && plain.test(value) && !special.test(value) ? value : escapeHidden(JSON.stringify(value ?? null)));
 
 /**
  * Returns an object as YAML. Fields without a value are left out.
@@ -25,3 +27,6 @@ export function yaml(value, indent = "") {
 }
 
 const nested = (/** @type {any} */ value, /** @type {string} */ indent) => (value !== null && typeof value === "object" && Object.keys(value).length > 0 ? yaml(value, indent) : scalar(value));
+
+/** Reports whether a value from JSON has only numbers that are not rounded. @param {any} value @returns {boolean} */
+export const exact = (value) => (value !== null && typeof value === "object" ? Object.values(value).every(exact) : !Number.isInteger(value) || Number.isSafeInteger(value));

@@ -56,8 +56,8 @@ function Sessions() {
 /** @param {Session} ended @param {() => void} done */
 const askEnd = (ended, done) => confirm({
   title: "End this session?", action: "End the session", danger: true,
-  text: html`<p>It was started with <b>${own(clients, ended.client) ?? "another client"}</b> on ${exact(ended.started)}. Its tokens are rejected at once, in the hub and in all clusters, and requests that are running end within 30 seconds. The client has to sign in again.</p>
-    <p class="soft">Tokens for scripts stay valid. A cluster with direct access that is not connected learns of it when it connects again.</p>`,
+  text: html`<p>It was started with <b>${own(clients, ended.client) ?? "another client"}</b> on ${exact(ended.started)}. The hub rejects its tokens at once, for all clusters, and requests that are running end within 30 seconds. The client has to sign in again.</p>
+    <p class="soft">Tokens for scripts stay valid. An API server that accepts the hub’s tokens itself may accept those of the session for up to 10 minutes. A cluster with direct access that is not connected learns of it when it connects again.</p>`,
   run: async () => { await call("DELETE", `${sessions}/${encodeURIComponent(ended.id)}`); toast("The session has ended."); done(); },
 });
 

@@ -5,13 +5,13 @@
 // An object as YAML, as the hub's API server has it.
 
 import { html } from "../lib/html.js";
-import { yaml } from "../lib/yaml.js";
+import { exact, yaml } from "../lib/yaml.js";
 import { drover, get } from "../core/api.js";
 import { may } from "../core/rights.js";
 import { useCommands } from "../shell/commands.js";
 import { openDialog } from "../ui/dialog.js";
 import { Icon } from "../ui/icons.js";
-import { Command, Loading, Problem, useFetch } from "../ui/parts.js";
+import { Command, Loading, Note, Problem, useFetch } from "../ui/parts.js";
 
 /** @typedef {{ resource: string, namespace: string, name: string }} Shown */
 
@@ -25,7 +25,8 @@ export function ManifestButton({ resource, namespace, name }) {
 
 /** @param {Shown} shown */
 function Manifest(shown) {
-  const { value, error, retry } = useFetch((signal) => get({ ...drover, ...shown }, { signal }), []);
+  const { value, error, retry } = useFetch((signal) => get({ ...drover, ...shown }, { raw: true, signal }), []);
   return html`<div class="dialog-body">${error ? html`<${Problem} error=${error} retry=${retry} />` : !value ? html`<${Loading} />`
+    : !exact(value) ? html`<${Note}>The object has a number that browsers round. Read it with kubectl.</${Note}>`
     : html`<${Command} text=${yaml({ ...value, metadata: { ...value.metadata, managedFields: undefined } })} what="Manifest" lines />`}</div>`;
 }
