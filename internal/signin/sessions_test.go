@@ -182,7 +182,7 @@ func TestSessionsOfOthersCannotBeFoundOrEnded(t *testing.T) {
 	}
 }
 
-// A user who has changed the password sees what becomes of the thief's session.
+// A user who has changed the password sees when the thief's tokens end.
 func TestSessionOfAFormerPasswordIsListedWhileItsTokensAreValid(t *testing.T) {
 	f := newFixture(t)
 	former := f.current(f.session().Access)
@@ -190,7 +190,8 @@ func TestSessionOfAFormerPasswordIsListedWhileItsTokensAreValid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1.UserSecretPrefix + f.user.Name}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace,
+		Name: v1.UserSecretPrefix + f.user.Name}}
 	testkit.Update(t, f.Client, secret, func(s *corev1.Secret) { s.Data[v1.UserSecretKey] = []byte(another) })
 	own := f.session()
 	list := f.listed(own.Access)
