@@ -154,7 +154,7 @@ func (n *network) connectsWithoutNetwork(t *testing.T) {
 }
 
 // networkRole contains the rights to create Flannel's objects, and the rights that Flannel's own role grants, because
-// nobody may grant others more rights than they have.
+// users can grant only rights that they have.
 func networkRole() *v1.RoleTemplate {
 	return &v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: "network"}, Spec: v1.RoleTemplateSpec{
 		Context: v1.ContextCluster, Rules: []rbacv1.PolicyRule{
