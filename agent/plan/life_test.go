@@ -356,16 +356,16 @@ func testJobDeleted(t *testing.T, s *env) {
 }
 
 func testJobRefused(t *testing.T, s *env) {
-	s.nodes(t, "refused", "refused-a")
-	p := newPlan("refused", 0)
+	s.nodes(t, "jobrefused", "jobrefused-a")
+	p := newPlan("jobrefused", 0)
 	p.Spec.Cordon = true
 	p.Spec.Upgrade.Envs = []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}} // the schema accepts it
 	s.create(t, p)
-	p = s.await(t, "refused", v1.ReasonNodeFailed)
+	p = s.await(t, "jobrefused", v1.ReasonNodeFailed)
 	if f := p.Status.Failures[0]; f.Reason != v1.ReasonJobRefused || !strings.Contains(f.Message, "valueFrom") {
 		t.Errorf("failure %+v, want JobRefused because of valueFrom", f)
 	}
-	if n := s.node(t, "refused-a"); n.Spec.Unschedulable {
+	if n := s.node(t, "jobrefused-a"); n.Spec.Unschedulable {
 		t.Error("the node is still cordoned")
 	}
 }
@@ -480,11 +480,11 @@ func testSettles(t *testing.T, s *env) {
 func testConcurrency(t *testing.T, s *env) {
 	var names []string
 	for i := range 6 {
-		names = append(names, fmt.Sprintf("half-%d", i))
+		names = append(names, fmt.Sprintf("percent-%d", i))
 		s.script(names[i], nodesim.Script{Takes: time.Second})
 	}
-	s.nodes(t, "half", names...)
-	p := newPlan("half", 0)
+	s.nodes(t, "percent", names...)
+	p := newPlan("percent", 0)
 	p.Spec.Concurrency = new(intstr.FromString("50%"))
 	s.create(t, p)
 	most := int32(0)
@@ -493,12 +493,12 @@ func testConcurrency(t *testing.T, s *env) {
 			return err
 		}
 		nodes := &corev1.NodeList{}
-		if err := s.client.List(ctx, nodes, client.MatchingLabels{"for": "half"}); err != nil {
+		if err := s.client.List(ctx, nodes, client.MatchingLabels{"for": "percent"}); err != nil {
 			return err
 		}
 		claims := int32(0)
 		for _, n := range nodes.Items {
-			if n.Annotations[v1.PlanLabel("half")] != "" {
+			if n.Annotations[v1.PlanLabel("percent")] != "" {
 				claims++
 			}
 		}
