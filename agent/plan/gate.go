@@ -224,13 +224,14 @@ func (l *leadership) soon(r resolved, wait rollout.Wait, next *deadline) bool {
 	return true
 }
 
-// gatesOf returns the status of the gates, or nil if there are neither findings nor overrides.
-func (l *leadership) gatesOf(r resolved, wait rollout.Wait) *v1.GateStatus {
+// gatesOf returns the status of the gates, or nil if it is empty. begun reports whether any node is in progress with
+// the current hash.
+func (l *leadership) gatesOf(r resolved, wait rollout.Wait, begun bool) *v1.GateStatus {
 	was := &v1.GateStatus{}
 	if before := r.object.Status.Gates; before != nil && r.object.Status.LatestHash == r.plan.Hash {
 		was = before
 	}
-	is := &v1.GateStatus{}
+	is := &v1.GateStatus{Started: startedOf(r, begun)}
 	if wait.Reason == v1.ReasonUpgradeUnsafe || r.checks.Policy == v1.UpgradeChecksReport {
 		is.Findings = was.Findings
 		if len(r.findings) > 0 || r.checks.Policy == v1.UpgradeChecksReport && r.checks.Hash == r.plan.Hash {
@@ -242,10 +243,26 @@ func (l *leadership) gatesOf(r resolved, wait rollout.Wait) *v1.GateStatus {
 	if !ofHub(r.object) && len(is.Findings)+len(r.object.Spec.Overrides) > 0 {
 		is.Revision, is.Overrides = overrideRevision(r), overridesOf(r, was.Overrides, l.options.Now())
 	}
-	if len(is.Findings)+len(is.Overrides) == 0 {
+	if is.Started == "" && len(is.Findings)+len(is.Overrides) == 0 {
 		return nil
 	}
 	return is
+}
+
+// startedOf returns the plan's hash if a node has started it. The mark of an earlier hash does not count when the plan
+// is changed back, because nodes may have started another hash meanwhile. While the hash is unknown, the mark is kept.
+func startedOf(r resolved, begun bool) string {
+	before := ""
+	if g := r.object.Status.Gates; g != nil {
+		before = g.Started
+	}
+	switch {
+	case r.problem != nil:
+		return before
+	case begun, before == r.plan.Hash:
+		return r.plan.Hash
+	}
+	return ""
 }
 
 // overridesOf returns the overrides of a member's own Plan, with the times when they were found.

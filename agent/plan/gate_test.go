@@ -134,8 +134,8 @@ func testRefused(t *testing.T, s *env) {
 		s.later(t, clock, "refused-a")
 		p := s.await(t, "refused", v1.ReasonComplete)
 		s.expectNode(t, "refused-a", "refused", p.Status.LatestHash, false)
-		if p.Status.Gates != nil {
-			t.Errorf("the status has the gates %+v, want none", p.Status.Gates)
+		if g := p.Status.Gates; g == nil || g.Started != p.Status.LatestHash || len(g.Findings)+len(g.Overrides) > 0 {
+			t.Errorf("the status has the gates %+v, want only that the plan has started", g)
 		}
 		made := checks.made("refused")
 		s.nodes(t, "refused", "refused-b")
@@ -203,6 +203,45 @@ func testRefused(t *testing.T, s *env) {
 		s.await(t, "strict", v1.ReasonUpgradeUnsafe)
 		s.untouched(t, "strict-a", "strict")
 		checks.finds(nil, notReady("half-a"))
+	})
+	t.Run("findings and a restart between two nodes do not stop a member", func(t *testing.T) {
+		checks.finds(nil)
+		s.nodes(t, "between", "between-a", "between-b")
+		s.script("between-a", nodesim.Script{Takes: time.Second})
+		p := gatedPlan("between")
+		s.create(t, p)
+		s.begun(t, "between", "between-a")
+		s.change(t, p, func() { p.Spec.Paused = true })
+		hash := s.await(t, "between", v1.ReasonPaused).Status.LatestHash
+		eventually(t, func(context.Context) error {
+			if n := s.node(t, "between-a"); n.Labels[v1.PlanLabel("between")] != hash || n.Spec.Unschedulable {
+				return fmt.Errorf("node between-a has the labels %v, want that it is complete", n.Labels)
+			}
+			return nil
+		})
+		running.stop()
+		checks.finds(nil, notReady("between-a"))
+		start()
+		s.change(t, p, func() { p.Spec.Paused = false })
+		s.await(t, "between", v1.ReasonComplete)
+	})
+	t.Run("a plan that is changed back is checked, although a node still has the earlier version", func(t *testing.T) {
+		checks.finds(nil)
+		s.nodes(t, "back", "back-a", "back-b")
+		p := gatedPlan("back")
+		s.create(t, p)
+		earlier := s.await(t, "back", v1.ReasonComplete).Status.LatestHash
+		version := p.Spec.Version
+		s.change(t, p, func() { p.Spec.Version = "v1.37.0+k3s1" })
+		later := s.await(t, "back", v1.ReasonComplete).Status.LatestHash
+		checks.finds(nil, notReady("y"))
+		s.change(t, p, func() { p.Spec.Paused = true })
+		s.await(t, "back", v1.ReasonComplete)
+		b := s.node(t, "back-b")
+		s.change(t, b, func() { b.Labels[v1.PlanLabel("back")] = earlier })
+		s.change(t, p, func() { p.Spec.Paused, p.Spec.Version = false, version })
+		s.await(t, "back", v1.ReasonUpgradeUnsafe)
+		s.expectNode(t, "back-a", "back", later, false)
 	})
 	t.Run("findings are only reported", func(t *testing.T) {
 		s.nodes(t, "reported", "reported-a")

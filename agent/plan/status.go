@@ -51,7 +51,7 @@ func (l *leadership) publish(ctx context.Context, plans []resolved, waits map[st
 			continue // the status will be written when the logs have been read, and the checks have ended
 		}
 		status := statusOf(r, progress, wait)
-		status.Gates = l.gatesOf(r, wait)
+		status.Gates = l.gatesOf(r, wait, progress.Begun)
 		l.publishOne(ctx, r.object, status, next)
 	}
 	l.tasks.checks.keep(there)

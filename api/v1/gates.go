@@ -68,6 +68,12 @@ type GateStatus struct {
 	// +optional
 	Revision string `json:"revision,omitempty"`
 
+	// started is the plan's hash if a node of this member has started it. The member is then not checked again for this
+	// hash. The field is absent on the hub.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Started string `json:"started,omitempty"`
+
 	// findings lists up to 10 findings of the upgrade checks, sorted by cluster. With Enforce, it contains only findings
 	// that keep the plan from starting.
 	// +optional

@@ -5,6 +5,7 @@ package protocol_test
 
 import (
 	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -24,6 +25,17 @@ func TestCountsOfAMemberAreTrimmed(t *testing.T) {
 	}
 	if said.Complete != -1 {
 		t.Error("Bound changed counts that others may be reading")
+	}
+}
+
+func TestGatesOfAMemberAreReducedToTheirFindings(t *testing.T) {
+	t.Parallel()
+	found := v1.UpgradeFinding{Check: "NodesReady", Cause: "it is not ready"}
+	s := protocol.PlanState{Status: v1.PlanStatus{Gates: &v1.GateStatus{Started: "h", Revision: "r",
+		Findings: []v1.UpgradeFinding{found}, Overrides: []v1.OverrideStatus{{Check: "NodesReady"}}}}}
+	s.Bound()
+	if want := (v1.GateStatus{Findings: []v1.UpgradeFinding{found}}); !reflect.DeepEqual(*s.Status.Gates, want) {
+		t.Errorf("the hub gets the gates %+v, want only the findings", *s.Status.Gates)
 	}
 }
 

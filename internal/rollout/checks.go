@@ -6,6 +6,7 @@ package rollout
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -47,7 +48,8 @@ func (c *Checks) Due(hash string) time.Time {
 func (p *Plan) Guard(c Checks, now time.Time) {
 	made := c.Hash == p.Hash && (c.Refusal != "" || now.Before(c.Due(p.Hash)))
 	p.Refusal, p.probed = nil, false
-	if c.Policy == v1.UpgradeChecksDisabled || c.Policy == v1.UpgradeChecksReport && made {
+	started := c.Last.Gates != nil && c.Last.Gates.Started == p.Hash
+	if started || c.Policy == v1.UpgradeChecksDisabled || c.Policy == v1.UpgradeChecksReport && made {
 		return
 	}
 	last := meta.FindStatusCondition(c.Last.Conditions, v1.ConditionComplete)
@@ -72,25 +74,20 @@ const checking = "the member is checked before the plan starts"
 
 // refusal returns the reason why the plan must not start in the member. It returns nil if the plan has started.
 func (v *view) refusal() *Wait {
-	if v.plan.Refusal == nil || v.begun() {
+	if v.begun {
 		return nil
 	}
 	return v.plan.Refusal
 }
 
-// begun reports whether any node has started the plan's current hash. Half of a member may then be upgraded, so the
-// plan continues regardless of the checks.
-func (v *view) begun() bool {
-	if v.Omitted.Complete > 0 {
-		return true
-	}
-	for i := range v.Nodes {
-		n := &v.Nodes[i]
-		if c, ok := v.claim(n); ok && c.Hash == v.plan.Hash || n.Labels[v.label] == v.plan.Hash {
-			return true
-		}
-	}
-	return false
+// claimed reports whether any node is in progress with the plan's current hash. Half of the member may then be
+// upgraded, so the plan continues regardless of the checks. Nodes that have completed the hash do not count, because
+// other nodes may have started another hash since then.
+func (v *view) claimed() bool {
+	return slices.ContainsFunc(v.Nodes, func(n Node) bool {
+		c, ok := v.claim(&n)
+		return ok && c.Hash == v.plan.Hash
+	})
 }
 
 // Overridden returns the overrides of a revision. Overrides of other revisions do not count.

@@ -22,6 +22,9 @@ func TestMemberStartsOnlyAfterItsChecks(t *testing.T) {
 		return &v1.PlanStatus{LatestHash: "h1", ObservedGeneration: generation, Conditions: []metav1.Condition{
 			{Type: v1.ConditionComplete, Reason: reason, Message: "as reported"}}}
 	}
+	started := func(hash string) *v1.PlanStatus {
+		return &v1.PlanStatus{LatestHash: "h1", Gates: &v1.GateStatus{Started: hash}}
+	}
 	enforced := func(c rollout.Checks) rollout.Checks {
 		c.Policy = v1.UpgradeChecksEnforce
 		return c
@@ -94,6 +97,12 @@ func TestMemberStartsOnlyAfterItsChecks(t *testing.T) {
 		"the plan starts after the report": {
 			checks: rollout.Checks{Policy: v1.UpgradeChecksReport, Last: reported(unsafe, 1)}, reason: applying, unchecked: true,
 		},
+		"a member that has started is not checked again": {
+			checks: enforced(rollout.Checks{Hash: "h1", At: now, Refusal: "r", Last: started("h1")}), reason: "begin",
+		},
+		"a member that has started another version is checked": {
+			checks: enforced(rollout.Checks{Last: started("h0")}), reason: applying, unchecked: true,
+		},
 		"a closed window comes before the checks": {
 			checks: enforced(red), reason: v1.ReasonAwaitingWindow,
 			plan: func(s *v1.PlanSpec) { s.Window = &v1.TimeWindow{StartTime: "02:00", EndTime: "03:00"} },
@@ -132,30 +141,58 @@ func TestMemberStartsOnlyAfterItsChecks(t *testing.T) {
 // A node that has started with another version is released instead of starting again. A member in which a node has
 // started continues.
 func TestChecksApplyOnlyBeforeTheFirstNode(t *testing.T) {
-	refused := func(b *fixture, hash string) rollout.Plan {
+	refused := func(b *fixture, hash, started string) rollout.Plan {
 		p := aPlan("p", nil)
 		p.Hash = hash
 		p.Guard(rollout.Checks{Policy: v1.UpgradeChecksEnforce, Hash: hash, At: b.now, Refusal: "r",
-			Last: &v1.PlanStatus{}}, b.now)
+			Last: &v1.PlanStatus{Gates: &v1.GateStatus{Started: started}}}, b.now)
 		return p
 	}
 	b := newFixture(t, "x", "y")
 	b.steps(aPlan("p", nil))
-	if got := b.steps(refused(b, "h1")).Reason; got != v1.ReasonApplying {
+	if got := b.steps(refused(b, "h1", "")).Reason; got != v1.ReasonApplying {
 		t.Errorf("findings while node x is in progress lead to %s, want Applying", got)
 	}
 	b.now = b.m.Due()
 	b.m.Advance(b.now)
-	b.steps(refused(b, "h1"))
+	b.steps(refused(b, "h1", "h1"))
 	if _, begun := b.m.Nodes[1].Claims["p"]; !begun {
 		t.Errorf("node y has not started after node x, want that the member continues despite the findings")
 	}
 	b.m.Jobs = nil // the Job of y has not been created yet
-	if got := b.steps(refused(b, "h2")).Reason; got != v1.ReasonUpgradeUnsafe {
+	if got := b.steps(refused(b, "h2", "h1")).Reason; got != v1.ReasonUpgradeUnsafe {
 		t.Errorf("findings for another version lead to %s, want UpgradeUnsafe", got)
 	}
 	if y := b.m.Nodes[1]; len(y.Claims) > 0 || y.Unschedulable {
 		t.Errorf("node y has the claims %v, unschedulable %v, want that it was released", y.Claims, y.Unschedulable)
+	}
+}
+
+// The mark that a member has started may not have been written yet when the first node completes the plan.
+func TestMemberContinuesInThePassInWhichItsFirstNodeCompletes(t *testing.T) {
+	b := newFixture(t, "x", "y")
+	b.steps(aPlan("p", nil))
+	b.now = b.m.Due()
+	b.m.Advance(b.now)
+	p := aPlan("p", nil)
+	p.Guard(rollout.Checks{Policy: v1.UpgradeChecksEnforce, Hash: "h1", At: b.now, Refusal: "r",
+		Last: &v1.PlanStatus{}}, b.now)
+	wait, err := rollout.Settle(&b.m.Member, p, b.now, func(s *rollout.Step) error { return b.m.Apply(s, &p, b.now) })
+	if _, begun := b.m.Nodes[1].Claims["p"]; err != nil || !begun {
+		t.Errorf("node y waits for %+v, %v, want that it starts after node x despite the findings", wait, err)
+	}
+}
+
+// After a change of the plan has been undone, some nodes still have the label of the earlier version.
+func TestPlanThatIsChangedBackIsChecked(t *testing.T) {
+	b := newFixture(t, "x", "y")
+	b.m.Nodes[0].Labels[v1.PlanLabel("p")] = "h2"
+	b.m.Nodes[1].Labels[v1.PlanLabel("p")] = "h1"
+	p := aPlan("p", nil)
+	p.Guard(rollout.Checks{Policy: v1.UpgradeChecksEnforce, Hash: "h1", At: b.now, Refusal: "it is a downgrade",
+		Last: &v1.PlanStatus{Gates: &v1.GateStatus{Started: "h2"}}}, b.now)
+	if d := rollout.Next(b.m.Member, p, b.now); d.Wait.Reason != v1.ReasonUpgradeUnsafe {
+		t.Errorf("got %+v and %+v, want UpgradeUnsafe although node y has the label of this version", d.Step, d.Wait)
 	}
 }
 

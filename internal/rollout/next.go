@@ -128,6 +128,7 @@ type view struct {
 	tolerations []corev1.Toleration // tolerations of the plan's pods
 	jobs        map[string][]Job    // Jobs of this plan, by node
 	until       time.Time           // deadline for the next decision
+	begun       bool                // whether any node was in progress with the current hash
 }
 
 func look(m *Member, p Plan, now time.Time) (*view, error) {
@@ -147,6 +148,7 @@ func look(m *Member, p Plan, now time.Time) (*view, error) {
 		tolerations: Tolerations(&p.Spec.NodeWork), jobs: map[string][]Job{},
 	}
 	v.index(func(*Job) bool { return true })
+	v.begun = v.claimed()
 	return v, nil
 }
 

@@ -21,8 +21,8 @@ type Plan struct {
 	Version string
 	// Hash is the plan's hash, as returned by the function Hash.
 	Hash string
-	// Refusal is the reason why the plan must not start in the member. It does not apply once a node has started the
-	// current hash. If it is nil, the plan may start. See Guard.
+	// Refusal is the reason why the plan must not start in the member. It does not apply while a node is in
+	// progress with the current hash. If it is nil, the plan may start. See Guard.
 	Refusal *Wait
 	// probed is true if the Plan may be paused only because the member refuses it.
 	probed bool

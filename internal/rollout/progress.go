@@ -16,6 +16,8 @@ import (
 // Progress is the progress of a plan in a member.
 type Progress struct {
 	Nodes v1.PlanCount
+	// Begun reports whether any node is in progress with the plan's current hash.
+	Begun bool
 	// Applying and Failures each list at most v1.MaxPlanNodes nodes, in the order of the nodes. Failures do not
 	// include logs.
 	Applying []v1.ApplyingNode
@@ -31,6 +33,7 @@ func ProgressOf(m Member, p Plan, now time.Time) (Progress, error) {
 	}
 	t := v.count()
 	progress := Progress{Nodes: Count(t.total, t.complete, t.applying+t.waiting-t.former, t.failed, t.unready)}
+	progress.Begun = v.begun
 	progress.Nodes.LeftOut = narrow(t.foreign)
 	for i := range m.Nodes {
 		n := &m.Nodes[i]

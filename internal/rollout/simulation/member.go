@@ -177,7 +177,13 @@ func (m *Member) Status(plan *rollout.Plan, wait rollout.Wait, revision string, 
 	if err != nil {
 		return nil, err
 	}
-	m.checks.Last = &v1.PlanStatus{
+	gates := m.checks.Last.Gates
+	if progress.Begun {
+		gates = &v1.GateStatus{Started: plan.Hash}
+	} else if gates != nil && gates.Started != plan.Hash {
+		gates = nil
+	}
+	m.checks.Last = &v1.PlanStatus{Gates: gates,
 		ObservedGeneration: plan.Generation, Revision: revision, LatestHash: plan.Hash, LatestVersion: plan.Version,
 		Nodes:    &progress.Nodes,
 		Applying: progress.Applying, Failures: progress.Failures,

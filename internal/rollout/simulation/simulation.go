@@ -162,7 +162,11 @@ func (p *Simulation) advance(to time.Time) {
 // time when more steps may be possible.
 func (p *Simulation) settle() (rollout.Wait, error) {
 	if p.fleet == nil {
-		return p.settleMember(0, p.plan)
+		wait, err := p.settleMember(0, p.plan)
+		if err == nil {
+			_, err = p.Members[0].Status(&p.plan, wait, "", p.Now)
+		}
+		return wait, err
 	}
 	for range maxSteps {
 		var until time.Time

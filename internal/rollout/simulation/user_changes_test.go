@@ -30,6 +30,8 @@ type changing struct {
 	// approved contains, for each wave, the plan that users have approved most recently, without its pause and approvals.
 	approved map[string]string
 	spec     v1.PlanSpec // as users have changed it
+	// started contains, for each cluster, the hash that a node there has started most recently.
+	started map[string]string
 }
 
 // edit changes the plan.
@@ -127,12 +129,16 @@ func (m *changing) checkSafety(l simulation.Event) error {
 		nodes := m.Members[i].Nodes
 		at := slices.IndexFunc(nodes, func(n rollout.Node) bool { return n.Name == l.Node })
 		hash := nodes[at].Claims["p"].Hash
-		begun := slices.ContainsFunc(nodes, func(n rollout.Node) bool {
-			return n.Name != l.Node && (n.Claims["p"].Hash == hash || n.Labels[v1.PlanLabel("p")] == hash)
+		begun := m.started[l.Cluster] == hash || slices.ContainsFunc(nodes, func(n rollout.Node) bool {
+			return n.Name != l.Node && n.Claims["p"].Hash == hash
 		})
+		m.started[l.Cluster] = hash
 		if !begun && !m.safeRecently(m.Members[i]) {
 			return fmt.Errorf("%v: node %s/%s starts although the member is unsafe", l.At, l.Cluster, l.Node)
 		}
+	}
+	if l.Node == "" && l.Verb == rollout.VerbRelease {
+		delete(m.started, l.Cluster) // the Plan is removed from the member
 	}
 	if l.Node != "" || l.Verb != rollout.VerbBegin {
 		return nil
@@ -294,7 +300,7 @@ func TestInvariantsOfGeneratedFleetsThatUsersChange(t *testing.T) {
 	t.Logf("-seed=%d -rounds=%d", from, *rounds)
 	for round := range *rounds {
 		r := rand.New(rand.NewPCG(from, uint64(round)))
-		m := &changing{scenario: generatedScenario(r), approved: map[string]string{}}
+		m := &changing{scenario: generatedScenario(r), approved: map[string]string{}, started: map[string]string{}}
 		for i := range m.scenario.Clusters {
 			for at := time.Duration(0); r.IntN(2) == 0; {
 				at += time.Duration(r.IntN(7200)) * time.Second
