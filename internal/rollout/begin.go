@@ -166,13 +166,21 @@ func (v *view) begin() (*Node, Wait) {
 	case may:
 		w = *refusal
 	default:
-		w = v.reason(&t, gate)
+		if w = v.reason(&t, gate); v.plan.probed && refusal != nil && opensLater(w.Reason) {
+			w = *refusal // the hub would take any other reason for the end of the refusal
+		}
 	}
 	if left := t.foreignNodes(); left != "" {
 		w.Message += "; " + left
 	}
 	w.Until = v.until
 	return nil, w
+}
+
+// opensLater reports whether a reason to wait can disappear without a change to the plan or to a node in progress.
+func opensLater(reason string) bool {
+	return reason == v1.ReasonHeld || reason == v1.ReasonAwaitingWindow || reason == v1.ReasonAwaitingNodes ||
+		reason == v1.ReasonAwaitingSlot
 }
 
 // reason returns the reason to wait. If there are several, it returns the one for which user action is most urgent.

@@ -29,12 +29,14 @@ func TestMemberStartsOnlyAfterItsChecks(t *testing.T) {
 		c.Policy = v1.UpgradeChecksEnforce
 		return c
 	}
+	closed := &v1.TimeWindow{StartTime: "02:00", EndTime: "03:00"}
 	green := rollout.Checks{Hash: "h1", At: now.Add(-time.Second)}
 	red := rollout.Checks{Hash: "h1", At: now.Add(-time.Second), Refusal: "node x is not ready"}
 	for name, tt := range map[string]struct {
 		checks rollout.Checks
 		plan   func(*v1.PlanSpec)
 		node   func(*rollout.Node)
+		member func(*rollout.Member)
 		reason string // "begin" if the node starts
 		// unchecked is true if the member has to be checked now, and message is a part of the message
 		unchecked bool
@@ -83,6 +85,35 @@ func TestMemberStartsOnlyAfterItsChecks(t *testing.T) {
 			checks: enforced(rollout.Checks{Hub: true, Hash: "h1", At: now, Last: reported(unsafe, 1)}),
 			plan:   func(s *v1.PlanSpec) { s.Paused = true }, reason: v1.ReasonPaused,
 		},
+		"a refused Plan stays refused while its window is closed": {
+			checks: enforced(rollout.Checks{Hub: true, Hash: "h1", At: now, Refusal: "r", Last: reported(unsafe, 1)}),
+			plan:   func(s *v1.PlanSpec) { s.Paused, s.Window = true, closed }, reason: unsafe, unchecked: true, message: "r",
+		},
+		"a refused Plan stays refused while the member's own window is closed": {
+			checks: enforced(rollout.Checks{Hub: true, Last: reported(unsafe, 1)}),
+			plan:   func(s *v1.PlanSpec) { s.Paused = true },
+			member: func(m *rollout.Member) { m.Window, _ = rollout.NewWindow(closed) },
+			reason: unsafe, unchecked: true, message: "as reported",
+		},
+		"a refused Plan stays refused while the member holds plans": {
+			checks: enforced(rollout.Checks{Hub: true, Hash: "h1", At: now, Refusal: "r", Last: reported(unsafe, 1)}),
+			plan:   func(s *v1.PlanSpec) { s.Paused = true },
+			member: func(m *rollout.Member) { m.Hold = "not now" }, reason: unsafe, unchecked: true,
+		},
+		"a refused Plan stays refused while no node can start": {
+			checks: enforced(rollout.Checks{Hub: true, Hash: "h1", At: now, Refusal: "r", Last: reported(unsafe, 1)}),
+			plan:   func(s *v1.PlanSpec) { s.Paused = true },
+			node:   func(n *rollout.Node) { n.Ready = false }, reason: unsafe, unchecked: true,
+		},
+		"a refused Plan that has not been delivered again stays refused while its window is closed": {
+			checks: enforced(rollout.Checks{Hub: true, Hash: "h1", At: now, Last: reported(unsafe, 1)}),
+			plan:   func(s *v1.PlanSpec) { s.Window = closed }, reason: unsafe, message: "as reported",
+		},
+		"a refused Plan says when it is safe although the member holds plans": {
+			checks: enforced(rollout.Checks{Hub: true, Hash: "h1", At: now, Last: reported(unsafe, 1)}),
+			plan:   func(s *v1.PlanSpec) { s.Paused = true },
+			member: func(m *rollout.Member) { m.Hold = "not now" }, reason: v1.ReasonPaused,
+		},
 		"a paused Plan that was not refused is not checked": {
 			checks: enforced(rollout.Checks{Hub: true, Last: reported(v1.ReasonPaused, 1)}),
 			plan:   func(s *v1.PlanSpec) { s.Paused = true }, reason: v1.ReasonPaused,
@@ -105,7 +136,7 @@ func TestMemberStartsOnlyAfterItsChecks(t *testing.T) {
 		},
 		"a closed window comes before the checks": {
 			checks: enforced(red), reason: v1.ReasonAwaitingWindow,
-			plan: func(s *v1.PlanSpec) { s.Window = &v1.TimeWindow{StartTime: "02:00", EndTime: "03:00"} },
+			plan: func(s *v1.PlanSpec) { s.Window = closed },
 		},
 		"a member in which no node can start is not checked": {
 			checks: enforced(red), reason: v1.ReasonAwaitingNodes, node: func(n *rollout.Node) { n.Ready = false },
@@ -120,6 +151,9 @@ func TestMemberStartsOnlyAfterItsChecks(t *testing.T) {
 			b.now = now
 			if tt.node != nil {
 				tt.node(&b.m.Nodes[0])
+			}
+			if tt.member != nil {
+				tt.member(&b.m.Member)
 			}
 			if tt.checks.Last == nil {
 				tt.checks.Last = &v1.PlanStatus{}
