@@ -26,8 +26,6 @@ const (
 	checkTimeout = time.Minute
 	// checkGrace is how long the checks may take before the status says that they are running.
 	checkGrace = 5 * time.Second
-	// uncheckedCheck is the name under which a failure to check a member is reported.
-	uncheckedCheck = "UpgradeChecks"
 	// maxFinding is the maximum size of each text of a finding in a status, in bytes.
 	maxFinding = 256
 )
@@ -104,7 +102,7 @@ func (c *checks) start(ctx context.Context, running *sync.WaitGroup, r resolved)
 		is.hash, is.at, is.started = r.plan.Hash, is.started, time.Time{}
 		is.unread, is.findings = inStatus(found, true), inStatus(found, false)
 		if err != nil {
-			is.findings = []v1.UpgradeFinding{{Check: uncheckedCheck,
+			is.findings = []v1.UpgradeFinding{{Check: v1.CheckUpgradeChecks,
 				Cause:  protocol.Cut("the cluster could not be checked: "+err.Error(), maxFinding),
 				Remedy: "the agent tries again every minute"}}
 		}
@@ -142,7 +140,9 @@ func (l *leadership) guard(r *resolved) {
 	last := l.tasks.checks.of(r.plan.UID)
 	if last.hash == r.plan.Hash {
 		overridden := l.overridden(r)
-		ignored := func(f v1.UpgradeFinding) bool { return slices.Contains(overridden, f.Check) }
+		ignored := func(f v1.UpgradeFinding) bool {
+			return f.Check != v1.CheckUpgradeChecks && slices.Contains(overridden, f.Check)
+		}
 		r.findings = slices.DeleteFunc(slices.Clone(last.findings), ignored)
 		r.unread = slices.DeleteFunc(slices.Clone(last.unread), ignored)
 		if r.object.Spec.Gates != nil {

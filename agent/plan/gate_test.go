@@ -14,6 +14,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/discovery"
@@ -128,6 +129,12 @@ func testRefused(t *testing.T, s *env) {
 		s.later(t, clock, "refused-a")
 		s.says(t, "refused", "the cluster could not be checked: no route to host")
 		s.untouched(t, "refused-a", "refused")
+		p := s.await(t, "refused", v1.ReasonUpgradeUnsafe)
+		p.Spec.Overrides = []v1.Override{{Check: v1.CheckUpgradeChecks, Revision: p.Status.Gates.Revision,
+			OverriddenBy: "alice", Reason: "it is slow"}}
+		if err := s.client.Update(t.Context(), p); !apierrors.IsInvalid(err) {
+			t.Errorf("an override of the failure leads to %v, want that it is invalid", err)
+		}
 	})
 	t.Run("the plan starts when the findings are gone", func(t *testing.T) {
 		checks.finds(nil)
@@ -299,6 +306,13 @@ func testRefusedToHub(t *testing.T, s *env) {
 	if p = s.await(t, "given", v1.ReasonUpgradeUnsafe); len(p.Status.Gates.Findings) != 1 {
 		t.Errorf("the gates are %+v, want that the paused plan is still checked", p.Status.Gates)
 	}
+	checks.finds(errors.New("no route to host"))
+	s.change(t, p, func() { p.Annotations[v1.AnnotationOverrides] = v1.CheckUpgradeChecks })
+	s.later(t, clock, "given-a")
+	s.says(t, "given", "the cluster could not be checked: no route to host") // no override covers it
+	checks.finds(nil, notReady("y"))
+	s.later(t, clock, "given-a")
+	s.says(t, "given", "it is not ready")
 	s.change(t, p, func() {
 		p.Annotations[v1.AnnotationOverrides] = "Certificates," + upgradecheck.CheckNodesReady
 	})

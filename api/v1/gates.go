@@ -30,11 +30,13 @@ const (
 
 // Override is a user's decision to ignore the findings of one check for one revision of a Plan.
 type Override struct {
-	// check is the name of the check, as in status.gates.findings. It must be 1 to 63 characters long.
+	// check is the name of the check, as in status.gates.findings. It must be 1 to 63 characters long. It cannot be
+	// UpgradeChecks.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="self != 'UpgradeChecks'",message="UpgradeChecks cannot be overridden"
 	Check string `json:"check"`
 
 	// revision is the revision for which the check is ignored, as shown in status.gates. It covers the Plan's UID, the
@@ -127,6 +129,10 @@ type OverrideStatus struct {
 const (
 	// MaxFindings is the maximum number of findings that a status lists.
 	MaxFindings = 10
+
+	// CheckUpgradeChecks is the check of the finding that a cluster could not be checked at all. It cannot be overridden,
+	// because the override would cover all checks in all clusters.
+	CheckUpgradeChecks = "UpgradeChecks"
 
 	// ReasonUpgradeUnsafe means that the upgrade checks in a member have findings, so the plan does not start there.
 	// status.gates lists the findings. The agent checks again every minute.

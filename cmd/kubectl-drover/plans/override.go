@@ -36,7 +36,7 @@ to spec.overrides. You need the rights to update and to override the Plan.
 An override applies to all members of the plan. It counts only for the plan as it is now. Any change
 except to paused, approvals and overrides makes it expire. The status and an event record the user, the
 time and the reason.`,
-		Example: `  kubectl drover plan override k3s-server --check nodes-not-ready --reason "node 7 is being replaced"`,
+		Example: `  kubectl drover plan override k3s-server --check NodesReady --reason "node 7 is being replaced"`,
 		Args:    cli.Arguments(1, "NAME"), ValidArgsFunction: completePlans(o, cobra.ShellCompDirectiveNoFileComp),
 	}
 	change := cli.BindChange(c)
@@ -90,6 +90,10 @@ func overridable(plan *v1.Plan, checks []string) error {
 	if err := observed(plan); err != nil {
 		return err
 	}
+	if slices.Contains(checks, v1.CheckUpgradeChecks) {
+		return fmt.Errorf("the check %s cannot be overridden, because nothing was checked: fix the cause, or set "+
+			"spec.gates.upgradeChecks to Disabled", v1.CheckUpgradeChecks)
+	}
 	known := checksOf(plan)
 	all := plan.Status.Gates != nil && len(plan.Status.Gates.Findings) < v1.MaxFindings // the status lists all findings
 	for _, check := range checks {
@@ -109,7 +113,7 @@ func overridable(plan *v1.Plan, checks []string) error {
 	return nil
 }
 
-// checksOf returns the names of the checks that have findings or are overridden.
+// checksOf returns the names of the checks that have findings and can be overridden, or are overridden.
 func checksOf(plan *v1.Plan) []string {
 	if plan.Status.Gates == nil {
 		return nil
@@ -122,7 +126,7 @@ func checksOf(plan *v1.Plan) []string {
 		names = append(names, o.Check)
 	}
 	slices.Sort(names)
-	return slices.Compact(names)
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == v1.CheckUpgradeChecks })
 }
 
 // describeOverride returns the question that the user has to confirm.

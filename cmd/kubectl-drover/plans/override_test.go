@@ -48,9 +48,12 @@ func TestChecksAreOverridden(t *testing.T) {
 	s.report(t, plan, func(st *v1.PlanStatus) {
 		st.Gates = &v1.GateStatus{Revision: revision, Findings: []v1.UpgradeFinding{
 			{Cluster: "a", Check: "NodesReady", Object: "node/x", Cause: "it is not ready"},
-			{Cluster: "a", Check: "RemovedAPIs", Object: "flowschemas", Cause: "a client calls it"}}}
+			{Cluster: "a", Check: "RemovedAPIs", Object: "flowschemas", Cause: "a client calls it"},
+			{Cluster: "b", Check: "UpgradeChecks", Cause: "the cluster could not be checked"}}}
 	})
-	want(cli.ExitError, []string{"use one of NodesReady, RemovedAPIs"}, "--check", "Other", "--reason", reason)
+	want(cli.ExitError, []string{"the check UpgradeChecks cannot be overridden"}, "--check", "NodesReady,UpgradeChecks",
+		"--reason", reason)
+	want(cli.ExitError, []string{"use one of NodesReady, RemovedAPIs\n"}, "--check", "Other", "--reason", reason)
 	want(cli.ExitError, []string{"override NodesReady of plan " + workspace + "/k3s on all its clusters", revision,
 		`because "` + reason + `"`, "a/NodesReady node/x: it is not ready", "Confirm with --yes"},
 		"--check", "NodesReady", "--reason", reason)
@@ -67,8 +70,9 @@ func TestChecksAreOverridden(t *testing.T) {
 		t.Errorf("the overrides are %+v, want %q by a user", plan.Spec.Overrides, both)
 	}
 	_, out := s.run(t.Context(), "__complete", "plan", "override", "k3s", "--check", "")
-	if !strings.Contains(out, "NodesReady\n") || !strings.Contains(out, "RemovedAPIs\n") {
-		t.Errorf("--check is completed with %s, want the checks that have findings", out)
+	if !strings.Contains(out, "NodesReady\n") || !strings.Contains(out, "RemovedAPIs\n") ||
+		strings.Contains(out, "UpgradeChecks") {
+		t.Errorf("--check is completed with %s, want the checks that have findings and can be overridden", out)
 	}
 	next := strings.Repeat("f", 56)
 	s.report(t, plan, func(st *v1.PlanStatus) { st.Gates.Revision = next })
