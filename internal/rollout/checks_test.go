@@ -374,3 +374,28 @@ func TestOverrideCountsOnlyForItsRevision(t *testing.T) {
 		}
 	}
 }
+
+// A member that is moved to an earlier wave, or reconnects late, may refuse the plan after the next wave has opened.
+func TestMemberThatRefusesLateHoldsAllWavesThatAreClosed(t *testing.T) {
+	now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+	hour := now.Add(-time.Hour)
+	var waves []rollout.Wave
+	for _, ring := range []string{"0", "1"} {
+		waves = append(waves, rollout.Wave{Name: ring,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"ring": ring}}})
+	}
+	member := func(name, ring string, claim *rollout.ClusterClaim, reason string) rollout.Cluster {
+		return rollout.Cluster{Name: name, Selected: true, Labels: map[string]string{"ring": ring}, Claim: claim,
+			Status: said("r", reason)}
+	}
+	clusters := []rollout.Cluster{
+		member("a", "0", &rollout.ClusterClaim{Revision: "r", Since: hour, Refused: &hour}, v1.ReasonUpgradeUnsafe),
+		member("b", "1", &rollout.ClusterClaim{Revision: "r", Since: hour, Complete: &hour}, v1.ReasonComplete),
+		member("c", "2", nil, v1.ReasonPaused),
+	}
+	d := rollout.NextMember(clusters, rollout.FleetPlan{Name: "p", Hash: "h", Revision: "r",
+		Pace: rollout.Pace{Waves: waves}}, now)
+	if d.Step != nil || d.Wait.Reason != v1.ReasonUpgradeUnsafe {
+		t.Errorf("got the step %+v and %+v, want that member c waits for member a", d.Step, d.Wait)
+	}
+}

@@ -182,11 +182,12 @@ func (f *Fleet) candidate() (*Cluster, Wait) {
 // openWaves returns the number of waves that may start, counted from the first, and the reason why the next wave must
 // wait.
 func (f *Fleet) openWaves() (int, Wait) {
+	refused := false // whether members of this wave or an earlier one refuse the plan
 	for i, w := range f.waves {
 		if i == f.gate {
 			return i, f.awaitApproval()
 		}
-		if i < f.opened {
+		if refused = refused || w.refused > 0; i < f.opened {
 			continue
 		}
 		begun := w.complete + w.failed + w.active
@@ -194,7 +195,7 @@ func (f *Fleet) openWaves() (int, Wait) {
 		case w.total == 0:
 		case w.active > 0:
 			return i + 1, f.working()
-		case begun+w.absent < w.total: // some members can start now
+		case begun+w.absent < w.total || refused: // some members can start now, or when their checks pass
 			return i + 1, Wait{}
 		case w.complete == 0:
 			return i + 1, Wait{} // no member has proved yet that the plan works
