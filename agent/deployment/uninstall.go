@@ -28,8 +28,8 @@ const (
 	viewBinding        = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/" + protocol.AgentViewBinding
 )
 
-// UninstallOptions.Sets returns ErrNotLeading if another replica is the leader. The hub must send its request to that
-// replica.
+// ErrNotLeading is the error of UninstallOptions.Sets if another replica is the leader. The hub must send its request
+// to that replica.
 var ErrNotLeading = errors.New("another replica of the agent leads")
 
 // UninstallOptions configure an Uninstaller.
