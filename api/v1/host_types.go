@@ -55,7 +55,7 @@ type HostList struct {
 
 // HostSpec is the desired state of a Host. Every field except consumerRef can be changed at any time.
 //
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.consumerRef) || !has(self.consumerRef) || self.consumerRef == oldSelf.consumerRef",message="spec.consumerRef cannot be changed while the host is taken: the object that has taken it must release it first"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.consumerRef) || !has(self.consumerRef) || self.consumerRef == oldSelf.consumerRef",message="spec.consumerRef cannot be changed while the host is taken: the object that claimed it must release it first"
 type HostSpec struct {
 	// tokenTTL is the lifetime of the join token. It starts when Drover creates the token. The valid range is 1m to 8760h.
 	// The default is 24h. tokenTTL has no effect after an agent has joined.
@@ -157,8 +157,8 @@ type HostStatus struct {
 	// +optional
 	State HostState `json:"state,omitempty"`
 
-	// conditions contains Ready. It also contains Stalled while manual action is required. RestoreConfirmed is present,
-	// and False, while a restored hub is holding back instructions that an administrator must confirm.
+	// conditions contains Ready. It also contains Stalled while manual action is required. RestoreConfirmed is present
+	// with status False while a restored hub is holding back instructions that an administrator must confirm.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
