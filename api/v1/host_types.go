@@ -65,7 +65,7 @@ type HostSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') || duration(self) >= duration('1m') && duration(self) <= duration('8760h')",message="tokenTTL must be between 1m and 8760h"
 	TokenTTL metav1.Duration `json:"tokenTTL,omitzero"`
 
-	// deletionPolicy defines what happens on the machine when the Host is deleted. With Clean, the default, the host
+	// deletionPolicy defines what happens to the machine when the Host is deleted. With Clean, the default, the host
 	// carries out the cleanup instructions in the Secret "<host>-host-plan" and removes its agent. A host that is not
 	// connected cannot be cleaned. With Orphan, the machine is left unchanged, and its agent can no longer connect.
 	// +optional
@@ -112,7 +112,7 @@ type HostConsumerRef struct {
 	UID types.UID `json:"uid"`
 }
 
-// HostDeletionPolicy defines what happens on the machine when a Host is deleted.
+// HostDeletionPolicy defines what happens to the machine when a Host is deleted.
 //
 // +kubebuilder:validation:Enum=Clean;Orphan
 type HostDeletionPolicy string

@@ -23,7 +23,7 @@ const (
 	// concurrency is the maximum number of questions that are asked at the same time, so that a flood of invalid tokens
 	// does not reach the API server.
 	concurrency = 64
-	// share is the part of concurrency that one asker can use.
+	// share is the maximum number of these questions for one asker.
 	share = 16
 	// waiting and waitingShare limit the questions that are waiting to be asked, in total and for one asker.
 	waiting      = 2048
