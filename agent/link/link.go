@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package link keeps a tunnel to the hub open, and moves to a new tunnel without interruption when the hub requests
-// this.
+// Package link keeps a tunnel to the hub open, and moves to a new tunnel without interruption when the hub asks it to.
 package link
 
 import (

@@ -35,14 +35,14 @@ type Options struct {
 	// Deployment returns the report's section about the Deployment, or nil if there is none. It is called while this
 	// replica is the leader. Call Reporter.Touch when the result changes.
 	Deployment func() *protocol.Deployment
-	// Left returns protocol.Report.Left. It is called while this replica is the leader. Call Reporter.Touch when the
-	// result changes.
+	// Left returns the value for protocol.Report.Left. It is called only while this replica is the leader. Call
+	// Reporter.Touch when the result changes.
 	Left func() []string
-	// Unclaimed returns protocol.Report.Unclaimed. It is called while this replica is the leader. Call Reporter.Touch
-	// when the result changes.
+	// Unclaimed returns the value for protocol.Report.Unclaimed. It is called only while this replica is the leader. Call
+	// Reporter.Touch when the result changes.
 	Unclaimed func() []string
-	// DirectAuthority returns protocol.Report.DirectAuthority. It is called on each replica. Call Reporter.Touch when the
-	// result changes. It may be nil.
+	// DirectAuthority returns the value for protocol.Report.DirectAuthority. It is called on each replica. Call
+	// Reporter.Touch when the result changes. It may be nil.
 	DirectAuthority func() string
 	// Capabilities are the capabilities of the agent.
 	Capabilities protocol.Capabilities

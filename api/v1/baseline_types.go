@@ -128,9 +128,10 @@ type BaselineSpec struct {
 
 // BaselinePace defines the order in which members receive a change, and when a member counts as failed.
 type BaselinePace struct {
-	// rollout defines the order in which members receive a new revision, and how many of them are in progress at the
-	// same time. By default, all members receive it at once. A member that joins later receives the last complete
-	// revision immediately. A member that is disconnected for five minutes while in progress counts as failed.
+	// rollout defines the order in which members receive a new revision, and how many of them can be applying it at the
+	// same time. By default, all members receive the revision at once. A member that joins later receives the last
+	// complete revision immediately. A member that is disconnected for five minutes while it is applying a revision counts
+	// as failed.
 	// +optional
 	// +structType=atomic
 	// +kubebuilder:validation:XValidation:rule="!has(self.waves) || self.waves.all(w, !has(w.approval) || w.approval == 'None')",message="waves of a Baseline cannot require approval: set approval to None, or use paused to hold the rollout"

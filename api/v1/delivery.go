@@ -98,7 +98,7 @@ type ClusterCount struct {
 	// applied is the number of members in which the current state is fully applied.
 	Applied int32 `json:"applied"`
 	// failed is the number of members that rejected at least part of the object. Members that have neither applied nor
-	// rejected the object are disconnected or still in progress.
+	// rejected the object are disconnected, or are still applying it.
 	Failed int32 `json:"failed"`
 	// summary is "<applied>/<desired>".
 	Summary string `json:"summary"`
@@ -108,8 +108,8 @@ type ClusterCount struct {
 type Failure struct {
 	// cluster is the name of the Cluster.
 	Cluster string `json:"cluster"`
-	// object is the kind, namespace and name of the object, for example "ResourceQuota web/drover-project". It is "set"
-	// if the failure affects all of the objects to deliver.
+	// object is the kind, namespace and name of the object, for example "ResourceQuota web/drover-project". The value
+	// "set" means that the failure affects all of the objects being delivered.
 	Object string `json:"object"`
 	// message describes the problem and says how to solve it.
 	// +kubebuilder:validation:MaxLength=1024

@@ -55,7 +55,7 @@ type HostList struct {
 
 // HostSpec is the desired state of a Host. Every field except consumerRef can be changed at any time.
 //
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.consumerRef) || !has(self.consumerRef) || self.consumerRef == oldSelf.consumerRef",message="spec.consumerRef cannot be changed while the host is taken: the object that has taken it must release it first"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.consumerRef) || !has(self.consumerRef) || self.consumerRef == oldSelf.consumerRef",message="spec.consumerRef cannot be changed while the host is taken: the object that claimed it must release it first"
 type HostSpec struct {
 	// tokenTTL is the lifetime of the join token. It starts when Drover creates the token. The valid range is 1m to 8760h.
 	// The default is 24h. tokenTTL has no effect after an agent has joined.
@@ -65,7 +65,7 @@ type HostSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') || duration(self) >= duration('1m') && duration(self) <= duration('8760h')",message="tokenTTL must be between 1m and 8760h"
 	TokenTTL metav1.Duration `json:"tokenTTL,omitzero"`
 
-	// deletionPolicy defines what happens on the machine when the Host is deleted. With Clean, the default, the host
+	// deletionPolicy defines what happens to the machine when the Host is deleted. With Clean, the default, the host
 	// carries out the cleanup instructions in the Secret "<host>-host-plan" and removes its agent. A host that is not
 	// connected cannot be cleaned. With Orphan, the machine is left unchanged, and its agent can no longer connect.
 	// +optional
@@ -112,7 +112,7 @@ type HostConsumerRef struct {
 	UID types.UID `json:"uid"`
 }
 
-// HostDeletionPolicy defines what happens on the machine when a Host is deleted.
+// HostDeletionPolicy defines what happens to the machine when a Host is deleted.
 //
 // +kubebuilder:validation:Enum=Clean;Orphan
 type HostDeletionPolicy string
@@ -157,8 +157,8 @@ type HostStatus struct {
 	// +optional
 	State HostState `json:"state,omitempty"`
 
-	// conditions contains Ready. It also contains Stalled while manual action is required. RestoreConfirmed is present,
-	// and False, while a restored hub is holding back instructions that an administrator must confirm.
+	// conditions contains Ready. It also contains Stalled while manual action is required. RestoreConfirmed is present
+	// with status False while a restored hub is holding back instructions that an administrator must confirm.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -52,7 +52,7 @@ type PlanStatus struct {
 	Waves []WaveStatus `json:"waves,omitempty"`
 
 	// members lists up to 20 members. Failed members come first, then members whose upgrade checks have findings, then
-	// members in progress. Each group is sorted by name. The field is absent in a member.
+	// members in which the plan is in progress. Each group is sorted by name. The field is absent in a member.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -87,7 +87,8 @@ type PlanCount struct {
 	Total int32 `json:"total"`
 	// complete is the number of members or nodes that have completed the current revision of the plan.
 	Complete int32 `json:"complete"`
-	// applying is the number of members or nodes in progress, including nodes that are waiting for a retry.
+	// applying is the number of members or nodes on which the plan is in progress, including nodes that are waiting for a
+	// retry.
 	Applying int32 `json:"applying"`
 	// failed is the number of nodes that have failed and have no attempts left, or the number of members with such nodes.
 	Failed int32 `json:"failed"`
@@ -110,7 +111,7 @@ type WaveStatus struct {
 	Name string `json:"name"`
 	// clusters counts the members in the wave.
 	Clusters PlanCount `json:"clusters"`
-	// completionTime is the time when the last member of the wave became complete. The field is absent until then. It
+	// completionTime is the time when the last member of the wave completed the plan. The field is absent until then. It
 	// is never set for a wave without a soak time.
 	// +optional
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
@@ -151,7 +152,7 @@ type ApplyingNode struct {
 	Cluster string `json:"cluster"`
 	// node is the name of the node.
 	Node string `json:"node"`
-	// stage is the stage that the node has reached.
+	// stage is the stage that the work on the node has reached.
 	Stage NodeStage `json:"stage"`
 	// since is the time when the first attempt on the node started.
 	Since metav1.Time `json:"since"`
@@ -159,7 +160,7 @@ type ApplyingNode struct {
 	Attempt int32 `json:"attempt"`
 }
 
-// NodeStage is the stage that a node in progress has reached.
+// NodeStage is the stage that the work on a node has reached.
 // +kubebuilder:validation:Enum=Preparing;Cordoning;Draining;Upgrading;Settling;Waiting
 type NodeStage string
 
@@ -251,7 +252,7 @@ const (
 	// ReasonNoNodes means that the plan currently selects no nodes.
 	ReasonNoNodes = "NoNodes"
 
-	// ReasonApplying means that nodes are in progress.
+	// ReasonApplying means that the plan is in progress on nodes.
 	ReasonApplying = "Applying"
 	// ReasonAwaitingRetry means that an attempt failed, and the next attempt has not started yet.
 	ReasonAwaitingRetry = "AwaitingRetry"
@@ -281,9 +282,9 @@ const (
 	ReasonNodeFailed = "NodeFailed"
 	// ReasonTooManyFailures means that more members have failed than maxFailedClusters allows. The Plan becomes Stalled.
 	ReasonTooManyFailures = "TooManyFailures"
-	// ReasonMemberLost means that a member in progress has been disconnected for more than 5 minutes. Only the hub uses
-	// this reason. The member still counts toward maxConcurrentClusters, because its nodes might be in the middle of an
-	// upgrade. The message names the member and says what to do. Other members continue within the limit.
+	// ReasonMemberLost means that a member in which the plan is in progress has been disconnected for more than 5 minutes.
+	// Only the hub uses this reason. The member still counts toward maxConcurrentClusters, because its nodes might be in
+	// the middle of an upgrade. The message names the member and says what to do. Other members continue within the limit.
 	ReasonMemberLost = "MemberLost"
 	// ReasonInvalidPlan means that the spec passes the schema but cannot be used. The message says why. The Plan
 	// becomes Stalled.

@@ -131,7 +131,7 @@ type Rollout struct {
 	MaxConcurrentClusters int32 `json:"maxConcurrentClusters,omitempty"`
 
 	// maxFailedClusters is the number of failed members that the rollout tolerates. If more members fail, the rollout
-	// stops: no work starts on any other member, or on any other node of members that are in progress. The rollout
+	// stops: no work starts in any other member, or on any other node of members in which it has started. The rollout
 	// continues when this value is raised, or when the plan is changed and the failed members try again. The valid range
 	// is 0 to 10000. The default is 0.
 	// +optional
@@ -141,11 +141,11 @@ type Rollout struct {
 
 	// waves lists up to 16 groups of members. The plan is applied to the groups in order. A member belongs to the first
 	// wave that selects it. Members that no wave selects belong to a final wave named "rest". The next wave starts once
-	// every member of the current wave is complete or has failed, and the soak time has passed since the last member
-	// became complete. At least one member must be complete, and no more than maxFailedClusters members may have
-	// failed. A wave does not wait for disconnected members, or for members whose plans are on hold because of the
-	// label plans.cluster.drover.dev/hold. In such a member, the plan starts when the member reconnects or the label is
-	// removed. By default, all members are in one wave.
+	// every member of the current wave has completed the plan or has failed, and the soak time has passed since the last
+	// member completed it. At least one member must have completed it, and no more than maxFailedClusters members may have
+	// failed. A wave does not wait for disconnected members, or for members whose plans are on hold because of the label
+	// plans.cluster.drover.dev/hold. In such a member, the plan starts when the member reconnects or the label is removed.
+	// By default, all members are in one wave.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -183,8 +183,9 @@ type Wave struct {
 	Approval ApprovalPolicy `json:"approval,omitempty"`
 }
 
-// PlanPace defines which nodes in a member the plan applies to, how many of them can be in progress at the same time,
-// and when work can start. Changing these fields does not make the plan run again on nodes that have completed it.
+// PlanPace defines which nodes in a member the plan applies to, on how many of them it can be in progress at the same
+// time, and when work can start. Changing these fields does not make the plan run again on nodes that have completed
+// it.
 type PlanPace struct {
 	// nodeSelector selects nodes by their labels, including nodes that join later. A node with the label
 	// "plan.cluster.drover.dev/<plan>: disabled" is excluded. By default, all nodes are selected.
@@ -193,9 +194,9 @@ type PlanPace struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn require values; Exists and DoesNotExist must not have values"
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 
-	// concurrency is the maximum number of nodes in a member that are in progress at the same time. It is either a
-	// number of at least 1, or a percentage of the selected nodes, from "1%" to "100%". A percentage is rounded down,
-	// but never below one node. The default is 1.
+	// concurrency is the maximum number of nodes in a member on which the plan is in progress at the same time. It is
+	// either a number of at least 1, or a percentage of the selected nodes, from "1%" to "100%". A percentage is rounded
+	// down, but never below one node. The default is 1.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:XIntOrString

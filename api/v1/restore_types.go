@@ -9,15 +9,14 @@ const (
 	// status.restore.checkpoint. Setting it requires the "update" verb on clusters/agent.
 	AnnotationRestored = Group + "/restored"
 
-	// ConditionRestoreConfirmed is present, and False, only while the hub is holding back changes to the member because
-	// the hub's etcd was restored from a backup that is older than the member's state. status.restore lists these changes.
-	//
-	// When it is False, its reason is HubRestored.
+	// ConditionRestoreConfirmed is False with reason HubRestored while the hub is holding back changes to the member. This
+	// happens after the hub's etcd was restored from a backup that is older than the member's state. status.restore lists
+	// the changes. At all other times, the condition is absent.
 	ConditionRestoreConfirmed = "RestoreConfirmed"
 
-	// ReasonHubRestored means that the hub's etcd was restored from a backup that is older than a member's state. The
-	// hub makes no changes in the member until an administrator has confirmed them with "kubectl drover restored".
-	// RestoreConfirmed is False with the same reason. The object becomes Stalled.
+	// ReasonHubRestored means that the hub's etcd was restored from a backup that is older than a member's state. The hub
+	// makes no changes in the member until an administrator has confirmed them with "kubectl drover restored".
+	// RestoreConfirmed is False with this reason. The object becomes Stalled.
 	ReasonHubRestored = "HubRestored"
 
 	// ReasonMemberAhead means that members have completed a revision of the Plan that the hub has no record of, because

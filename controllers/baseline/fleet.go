@@ -77,10 +77,10 @@ type stage struct {
 	// waves holds the waves after the last decision for the current revision.
 	waves []v1.WaveStatus
 	// turns contains the members in which the revision has begun, but whose agents may not have reported it yet. busy
-	// contains the connected members that have been in progress, and when this manager first saw them in progress.
+	// contains the connected members that have been applying a revision, and when this manager first saw them do so.
 	turns map[string]bool
 	busy  map[string]time.Time
-	// patience is how long a connected member may be in progress before it counts as failed, or 0 for no limit.
+	// patience is how long a connected member may apply a revision before it counts as failed, or 0 for no limit.
 	patience time.Duration
 	// begins is true if more members may begin.
 	begins bool
@@ -192,9 +192,9 @@ func (s stage) inProgress(m *observed, now time.Time) time.Time {
 	return now
 }
 
-// deadline returns the time when a member that is in progress counts as failed, or zero if there is none. The revision
-// may have disconnected the member, for example by breaking its CNI plugin. Such a revision must not spread to an
-// unlimited number of members. A connected member must not delay the others by never reporting a result.
+// deadline returns the time when a member that is applying a revision counts as failed, or zero if there is none. The
+// revision may have disconnected the member, for example by breaking its CNI plugin. Such a revision must not spread to
+// an unlimited number of members. A connected member must not delay the others by never reporting a result.
 func (s stage) deadline(m *observed, now time.Time) time.Time {
 	if since := s.inProgress(m, now); !since.IsZero() && s.patience > 0 {
 		return since.Add(s.patience)

@@ -364,8 +364,8 @@ func TestARolloutThatMayNotBeginYetLooksAgain(t *testing.T) {
 	}
 }
 
-// In random histories, no more members than allowed are in progress, and no wave begins before the previous one is
-// complete.
+// In random histories, no more members than allowed apply a revision at once, and no wave begins before the previous
+// one is complete.
 func TestRandomRolloutsKeepTheirLimits(t *testing.T) {
 	for seed := range uint64(1000) {
 		random := rand.New(rand.NewPCG(seed, 0))

@@ -66,7 +66,7 @@ func (r *Reconciler) rollOut(ctx context.Context, b *v1.Baseline, d *decision) e
 	return nil
 }
 
-// patience returns how long a member may be in progress. The agent counts healthTimeout from the time when it has
+// patience returns how long a member may apply a revision. The agent counts healthTimeout from the time when it has
 // applied an object.
 func patience(b *v1.Baseline) time.Duration {
 	limit := cmp.Or(b.Spec.HealthTimeout, &metav1.Duration{Duration: 5 * time.Minute}) // the default of the API

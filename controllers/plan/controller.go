@@ -57,7 +57,8 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile advances one plan as far as possible. The plan's claims on Clusters mark the members that are in progress.
+// Reconcile advances one plan as far as possible. The plan's claims on Clusters mark the members in which it is in
+// progress.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	plan, found, err := r.written.Get(ctx, r.Client, req.NamespacedName, &v1.Plan{})
 	if err != nil {

@@ -43,8 +43,8 @@ type scope struct {
 	// information about the same Clusters, in the same order.
 	clusters []rollout.Cluster
 	members  []observedMember
-	// problem prevents the plan from continuing. While there is a problem, no more members start, and members in progress
-	// are paused.
+	// problem prevents the plan from continuing. While there is a problem, no more members start, and the plan is paused
+	// in members that have started.
 	problem *index.Problem
 
 	// observed and decision are the planner's results after all steps have been performed.

@@ -243,7 +243,7 @@ func sum(all *[5]int, c *v1.PlanCount) {
 	}
 }
 
-// nodes adds a member's nodes that are in progress or have failed, until the maximum number of nodes is reached.
+// nodes adds a member's nodes on which the plan is in progress or has failed, up to the maximum number of nodes.
 func (s *scope) nodes(cluster string, said *v1.PlanStatus) {
 	st := &s.plan.Status
 	for _, a := range said.Applying {
@@ -258,7 +258,8 @@ func (s *scope) nodes(cluster string, said *v1.PlanStatus) {
 	}
 }
 
-// list returns the members that have failed, followed by the members that refuse the plan and the members in progress.
+// list returns the members that have failed, then the members that refuse the plan, then the members that are applying
+// it.
 func (s *scope) list(outcomes []delivery.Outcome) []v1.PlanMember {
 	var failed, refusing, working []v1.PlanMember
 	for i := range s.clusters {
@@ -284,7 +285,7 @@ func (s *scope) list(outcomes []delivery.Outcome) []v1.PlanMember {
 	return slices.Clip(all[:min(len(all), v1.MaxPlanMembers)])
 }
 
-// describe returns the status of a member that is in progress or has failed.
+// describe returns the status of a member that is applying the plan or has failed.
 func describe(c *rollout.Cluster, said *v1.PlanStatus, revision string, o delivery.Outcome) v1.PlanMember {
 	m := v1.PlanMember{Name: c.Name, Since: metav1.NewTime(c.Claim.Since), Reason: v1.ReasonDelivering, Message: "the plan is on its way"}
 	if said != nil && said.Revision == revision {

@@ -23,7 +23,8 @@ type Ahead struct {
 
 // ahead reports whether a member whose claim is complete has nodes with a revision that this hub has never delivered to
 // the member. A revision does not count if its hash is the hash of the current plan or the hash in the Cluster's label.
-// For a member in progress, the result is false, because such a member may still report an earlier revision.
+// For a member that is applying the plan, the result is false, because such a member may still report an earlier
+// revision.
 func (f *Fleet) ahead(c *Cluster) bool {
 	s := c.Status
 	if c.Claim == nil || c.Claim.Complete == nil || s == nil || !s.Counted {

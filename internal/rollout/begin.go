@@ -16,7 +16,7 @@ import (
 
 type tally struct {
 	total, complete   int
-	applying, waiting int // nodes in progress, including nodes between two attempts
+	applying, waiting int // nodes with work in progress, including nodes between two attempts
 	settling, failed  int
 	former            int // waiting nodes that failed permanently with an earlier version of the plan
 	unready           int
@@ -237,8 +237,8 @@ func (v *view) reason(t *tally, gate *Wait) Wait {
 		counted(t.unready, t.first.unreadyNode), v.label)}
 }
 
-// concurrency returns how many of the total number of nodes may be in progress at the same time. The result is at least
-// one.
+// concurrency returns on how many of the total number of nodes the plan may be in progress at the same time. The result
+// is at least one.
 func concurrency(spec *intstr.IntOrString, total int) int {
 	if spec == nil {
 		return 1

@@ -267,8 +267,8 @@ func (f *Fleet) held(c *Cluster) string {
 }
 
 // takes reports whether a member occupies a slot. A member that has failed or refused the plan occupies a slot only
-// while any of its nodes are in progress and not stuck, so that it does not block the others. A lost member occupies a
-// slot until a user changes its labels so that the plan no longer selects it.
+// while work is in progress on any of its nodes and is not stuck, so that the member does not block the others. A lost
+// member occupies a slot until a user changes its labels so that the plan no longer selects it.
 func (f *Fleet) takes(c *Cluster) bool {
 	switch {
 	case !f.counts(c) && f.lost(c):
@@ -286,7 +286,7 @@ func (f *Fleet) lingers(c *Cluster) bool {
 	return c.Claim != nil && !f.current(c) && c.Claim.Complete == nil && !f.idle(c)
 }
 
-// idle reports whether it is certain that no node of a member is in progress or will start.
+// idle reports whether it is certain that no work is in progress on any node of a member, and that none will start.
 func (f *Fleet) idle(c *Cluster) bool {
 	if c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision || c.Status.Busy {
 		return false
@@ -316,8 +316,8 @@ func (f *Fleet) Deliver(c *Cluster) Delivery {
 	return DeliverPlan
 }
 
-// LostTime is how long a member in progress must be disconnected to count as lost. Most members reconnect sooner,
-// because usually only the network or the hub was down.
+// LostTime is how long a member that has started the plan must be disconnected to count as lost. Most members reconnect
+// sooner, because usually only the network or the hub was down.
 const LostTime = 5 * time.Minute
 
 // AwaySince returns when a disconnected member was disconnected according to its Cluster's conditions. Until they
@@ -334,9 +334,9 @@ func (f *Fleet) lost(c *Cluster) bool {
 	return c.Away != "" && !c.AwaySince.IsZero() && !f.now.Before(c.AwaySince.Add(LostTime))
 }
 
-// working returns the reason to wait while members are in progress. It names the first lost member that keeps its
-// slot. Nodes of a lost member may be in the middle of an upgrade, so only a user can decide to continue the plan
-// without that member.
+// working returns the reason to wait while the plan is in progress in members. It names the first lost member that
+// keeps its slot. Nodes of a lost member may be in the middle of an upgrade, so only a user can decide to continue the
+// plan without that member.
 func (f *Fleet) working() Wait {
 	var away *Cluster
 	lost := 0

@@ -91,8 +91,8 @@ func (f *Fleet) record(c *Cluster) *ClusterStep {
 			Claim: &ClusterClaim{Since: f.now, Ahead: &Ahead{Found: c.Status.Revision, Plan: f.plan.Revision}}}
 	}
 	if !f.current(c) && c.Claim.Complete == nil && c.Claim.Revision != "" && f.idle(c) {
-		// Write the claim without a revision. If the claim kept its revision and the plan were changed back, the member
-		// would be in progress without a slot.
+		// Write the claim without a revision. If the claim kept its revision and the plan were changed back, the plan would
+		// be in progress in the member without a slot.
 		return &ClusterStep{Verb: VerbYield, Cluster: c.Name, Claim: &ClusterClaim{Since: c.Claim.Since}}
 	}
 	if !f.current(c) || c.Away != "" || c.Status == nil || c.Status.Revision != f.plan.Revision {
@@ -208,7 +208,7 @@ func (f *Fleet) openWaves() (int, Wait) {
 	return len(f.waves), Wait{}
 }
 
-// unless returns the reason Applying if members are in progress, and w otherwise.
+// unless returns the reason Applying if the plan is in progress in any member, and w otherwise.
 func (f *Fleet) unless(w Wait) Wait {
 	if f.slots > 0 {
 		return f.working()

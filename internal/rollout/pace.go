@@ -19,7 +19,7 @@ type Pace struct {
 	Paused bool
 	// Window is the time window in which members may start. A nil window is always open.
 	Window *v1.TimeWindow
-	// MaxConcurrent is the maximum number of members in progress at the same time. It is at least 1.
+	// MaxConcurrent is the maximum number of members in which the plan is in progress at the same time. It is at least 1.
 	MaxConcurrent int
 	// MaxFailed is the number of members that may fail. If more members fail, no more members start.
 	MaxFailed int
@@ -27,7 +27,7 @@ type Pace struct {
 	Waves []Wave
 }
 
-// Wave is a group of members that may be in progress at the same time.
+// Wave is a group of members that may apply the plan at the same time.
 type Wave struct {
 	Name string
 	// Selector selects members that are in no earlier wave. A nil selector selects all such members.
@@ -62,7 +62,7 @@ type Status struct {
 	Revision, Hash string
 	// Reason and Message are those of the Complete condition.
 	Reason, Message string
-	// Busy reports whether any nodes are in progress.
+	// Busy reports whether the plan is in progress on any node.
 	Busy bool
 	// Counted reports whether the report contains counts of nodes. Complete is the number of nodes that have
 	// completed the plan.

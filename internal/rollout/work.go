@@ -25,8 +25,8 @@ const (
 	maxSkew = time.Minute
 )
 
-// work returns the next step of a node that is in progress. It returns nil if the node has to wait or is not in
-// progress.
+// work returns the next step on a node where the plan is in progress. It returns nil if the node has to wait, or if the
+// plan is not in progress there.
 func (v *view) work(n *Node) *Step {
 	c, ok := v.claim(n)
 	if !ok {
@@ -126,8 +126,8 @@ func (v *view) fresh(n *Node, was Claim) *Claim {
 // retryAt returns the time when the next attempt is due after a failure.
 func (v *view) retryAt(c Claim) time.Time { return c.Failure.At.Add(v.backoff(c.Spent)) }
 
-// stuck reports whether a node in progress is waiting for its kubelet. This is the case if the node is not ready and
-// either its next attempt is due, or its last Job is being deleted and one of the Job's pods may still be running.
+// stuck reports whether work on a node is waiting for the kubelet. This is the case if the node is not ready and either
+// its next attempt is due, or its last Job is being deleted and one of the Job's pods may still be running.
 func (v *view) stuck(n *Node, c Claim) bool {
 	switch {
 	case n.Ready || c.Done != nil:

@@ -25,7 +25,8 @@ import (
 // maxNote is the maximum length of an event's text that the API server allows, in bytes.
 const maxNote = 1024
 
-// Update collects the changes of one reconcile to an object. Create it with Begin. Only one goroutine may use it.
+// Update collects the changes that one reconcile makes to an object. Create it with Begin. Only one goroutine may use
+// it.
 type Update struct {
 	before client.Object
 	object client.Object

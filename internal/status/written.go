@@ -49,7 +49,7 @@ type Output struct {
 
 // Change describes how a reconcile changes the status of an object.
 type Change struct {
-	// Delay is how long to delay the write of the status because the status is about to change again. 0 means no delay.
+	// Delay is how long to wait before writing the status, because it is about to change again. 0 means no delay.
 	Delay time.Duration
 	// Until is the time after which the status must be updated even if there is no event. 0 means never.
 	Until time.Duration

@@ -79,8 +79,8 @@ const (
 	StepRevoke Step = "Revoke"
 )
 
-// Decision is the next step with its reason, and the time of the next decision. If that time is zero, the next decision
-// is due only after something has changed.
+// Decision contains the next step, the reason for it, and the time of the next decision. If that time is zero, the next
+// decision is due only after something has changed.
 type Decision struct {
 	Step   Step
 	Why    string

@@ -53,7 +53,8 @@ func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error
 func refusal(r *http.Request) (status int, err error) {
 	switch {
 	case len(r.Header.Values("Origin")) > 0:
-		// Browsers always send this header, and agents never do. CVE-2019-13209 tricked a browser into opening a tunnel.
+		// Browsers always send this header, and agents never do. In CVE-2019-13209, an attacker could trick a browser into
+		// opening a tunnel.
 		return http.StatusForbidden,
 			errors.New("a tunnel is for agents, not for browsers: the Origin header is not allowed")
 	case !websocket.IsWebSocketUpgrade(r):

@@ -438,8 +438,8 @@ func (c *capi) scaleDown(t *testing.T) {
 	}
 }
 
-// replaced kills the machine of the remaining worker. Its Host stays taken until its agent is back, because it may not
-// be clean.
+// replaced kills the machine of the remaining worker. Its Host stays claimed until its agent is back, because it may
+// not be clean.
 func (c *capi) replaced(t *testing.T) {
 	c.apply(t, `
 apiVersion: cluster.x-k8s.io/v1beta2

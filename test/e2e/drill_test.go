@@ -70,7 +70,7 @@ func TestARestoreWith100Members(t *testing.T) {
 	if err := d.hub.StartManager(within(t, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	d.page.step(t, d, "etcd is restored → the manager serves", began)
+	d.page.step(t, d, "etcd is restored → the manager serves requests", began)
 	t.Run("every member that knows more than the hub waits, and the list names what would change", d.testListed)
 	t.Run("nothing was sent to a member, and nothing has run", func(t *testing.T) {
 		d.expectNothing(t, before)
@@ -162,7 +162,7 @@ func (d *drill) testListed(t *testing.T) {
 		return r != nil && meta.IsStatusConditionFalse(c.Status.Conditions, v1.ConditionRestoreConfirmed) &&
 			slices.Equal(r.Add, []string{"crtb/deleted", "plan/forgotten"}) && slices.Contains(r.Remove, "crtb/created")
 	})
-	d.page.step(t, d, "the manager serves → every waiting member is fully listed", began)
+	d.page.step(t, d, "the manager serves requests → every waiting member is fully listed", began)
 	d.awaitPlan(t, "forgotten", v1.ReasonHubRestored)
 	d.awaitPlan(t, "upgrade", v1.ReasonMemberAhead)
 	out, code := d.restored(t, "--all")

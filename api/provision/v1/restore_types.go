@@ -61,8 +61,8 @@ type EtcdRestoreSpec struct {
 	ClusterRef EtcdClusterRef `json:"clusterRef"`
 
 	// snapshotName is the name of a successful EtcdSnapshot in the same namespace. The host that took the snapshot
-	// restores it from its disk. If the host or the file no longer exists, only a DroverCluster can be restored: another
-	// host downloads the snapshot from the bucket.
+	// restores it from its disk. If the host or the file no longer exists, the restore works only for a DroverCluster. In
+	// that case, another host downloads the snapshot from the bucket.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`

@@ -318,8 +318,8 @@ func TestWaitingMachineReportsItsReason(t *testing.T) {
 	}
 }
 
-// TestKilledManagerTakesOnlyOneHost: the provider ID is written, but the Host is not taken, or another object has taken
-// it in the meantime.
+// TestKilledManagerTakesOnlyOneHost: the provider ID is written, but the Host is not claimed, or another object has
+// claimed it in the meantime.
 func TestKilledManagerTakesOnlyOneHost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

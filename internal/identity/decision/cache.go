@@ -20,16 +20,15 @@ const (
 	// capacity is the maximum number of results in a Cache. It limits positive and negative results separately, so
 	// that a flood of negative results does not evict positive ones. The least recently used results are evicted first.
 	capacity = 8192
-	// concurrency is the maximum number of open questions, so that a flood of invalid tokens does not reach the API
-	// server.
+	// concurrency is the maximum number of questions that are asked at the same time, so that a flood of invalid tokens
+	// does not reach the API server.
 	concurrency = 64
-	// share is the maximum number of open questions for one asker.
+	// share is the maximum number of these questions for one asker.
 	share = 16
 	// waiting and waitingShare limit the questions that are waiting to be asked, in total and for one asker.
 	waiting      = 2048
 	waitingShare = 256
-	// reserved is the number of additional questions that may be open for familiar keys, so that these questions never
-	// wait behind questions from unknown callers.
+	// reserved is the additional concurrency for familiar keys. As a result, they never wait behind unknown callers.
 	reserved = 32
 	// familiarFor is how long a key counts as familiar after its last positive result.
 	familiarFor = time.Hour

@@ -31,7 +31,7 @@ func runs(ids ...string) protocol.HostInstructions {
 	return given
 }
 
-// taken returns a world whose Host is taken and has instructions.
+// taken returns a world whose Host is claimed and has instructions.
 func taken(t *testing.T) (*world, v1.HostConsumerRef) {
 	t.Helper()
 	w, prod := newWorld(t), consumer("prod")

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hosts takes Hosts for clusters and machines, gives them instructions, and releases them when their machines
+// Package hosts claims Hosts for clusters and machines, gives them instructions, and releases them when their machines
 // have been cleaned.
 package hosts
 
@@ -43,7 +43,7 @@ const annotationDigest = v1.AnnotationPlanDigest
 const annotationNote = v1.AnnotationPlanNote
 
 var (
-	// ErrNotFree is returned when a caller tries to take a Host that is not free.
+	// ErrNotFree is returned when a caller tries to claim a Host that is not free.
 	ErrNotFree = errors.New("the host is not free")
 	// ErrForeignInstructions is returned if a Host has instructions that Drover did not create. Drover neither changes
 	// nor removes such instructions.
@@ -63,12 +63,12 @@ type Hub struct {
 	// to the current leader. An outdated status may come from the backup that the hub was restored from. If NotCurrent
 	// is nil, every status is considered current.
 	NotCurrent func(context.Context, *v1.Host) (string, error)
-	// Finalizer is a finalizer for taken Hosts. When a taken Host is deleted, the finalizer delays the cleaning of its
-	// machine until Release is called. If Finalizer is empty, no finalizer is set.
+	// Finalizer is the finalizer to set on claimed Hosts. If a claimed Host is deleted, its machine is not cleaned until
+	// Release is called. If Finalizer is empty, no finalizer is set.
 	Finalizer string
 }
 
-// TakenBy reports whether a Host is taken by the given object. An earlier object with the same name does not count.
+// TakenBy reports whether a Host is claimed by the given object. An earlier object with the same name does not count.
 func TakenBy(host *v1.Host, consumer v1.HostConsumerRef) bool {
 	ref := host.Spec.ConsumerRef
 	return ref != nil && *ref == consumer
@@ -120,7 +120,7 @@ func Free(all []v1.Host, selector labels.Selector) []*v1.Host {
 	return free
 }
 
-// Take takes a free Host for an object in its namespace. If two objects try to take the Host at the same time, one of
+// Take claims a free Host for an object in its namespace. If two objects try to claim the Host at the same time, one of
 // them gets a conflict error (apierrors.IsConflict).
 func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) error {
 	if TakenBy(host, consumer) {
@@ -194,7 +194,7 @@ func versionOf(secret *corev1.Secret) string {
 	return string(secret.UID) + "." + secret.ResourceVersion
 }
 
-// Give writes the instructions of a Host that was taken for an object. If the instructions are up to date, it writes
+// Give writes the instructions of a Host that an object has claimed. If the instructions are up to date, it writes
 // nothing. It reports whether it wrote them.
 func (h Hub) Give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions) (bool, error) {
 	before, err := h.Given(ctx, host)
@@ -269,9 +269,9 @@ func (h Hub) GiveWithNote(
 }
 
 // Release removes a Host's instructions, which causes its machine to be cleaned. It releases the Host once the machine
-// is clean. It returns true if the Host has been released, is taken by another object, or is being deleted. When a Host
-// is deleted, its machine is cleaned even if Release is not called again. If Release returns false, the Host's status
-// shows the reason, and Release must be called again when the status changes.
+// is clean. It returns true if the Host has been released, is claimed by another object, or is being deleted. When a
+// Host is deleted, its machine is cleaned even if Release is not called again. If Release returns false, the Host's
+// status shows the reason, and Release must be called again when the status changes.
 func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) (bool, error) {
 	switch {
 	case !TakenBy(host, consumer):
@@ -367,7 +367,7 @@ func (h Hub) letGo(ctx context.Context, host *v1.Host) error {
 	return nil
 }
 
-// Handler handles events for Hosts. When a Host changes or is released, it enqueues the object that has taken the Host,
+// Handler handles events for Hosts. When a Host changes or is released, it enqueues the object that claimed the Host,
 // if the object is of the given kind.
 func Handler(kind string) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {

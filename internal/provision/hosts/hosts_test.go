@@ -231,7 +231,7 @@ func TestDeletedHostStaysUntilItIsReleased(t *testing.T) {
 	}
 }
 
-// The status may come from a backup: another object may have taken the host since.
+// The status may come from a backup: another object may have claimed the host since.
 func TestNoHostIsTakenBeforeItsAgentHasReported(t *testing.T) {
 	t.Parallel()
 	w, reported := newWorld(t), false

@@ -3,8 +3,8 @@
 
 // Package k3s decides which Hosts belong to a k3s or RKE2 cluster, and which instructions each Host has to carry out.
 //
-// The package has no side effects. The caller first stores the decisions that must not be made twice. Then it takes and
-// releases Hosts, and writes their instructions. After that, it calls Decide again.
+// The package has no side effects. The caller first stores the decisions that must not be made twice. Then it claims
+// and releases Hosts, and writes their instructions. After that, it calls Decide again.
 //
 // Decide lists all steps of a decision. Each step is in its own file: restore, begin, leave, task, change and join. The
 // roster determines which hosts are in the cluster and whether they are healthy, without changing anything. The writer
@@ -23,7 +23,7 @@ import (
 type Decision struct {
 	// Stored is the new state. If it has changed, it must be stored before anything else is done.
 	Stored Stored
-	// Take and Release are the names of Hosts to take and to release.
+	// Take and Release are the names of Hosts to claim and to release.
 	Take, Release []string
 	// Instructions are the instructions that hosts must have now, by host name.
 	Instructions map[string]*Instructions

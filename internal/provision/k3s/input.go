@@ -14,7 +14,7 @@ import (
 type Input struct {
 	Spec   Spec
 	Stored Stored
-	// Hosts contains the Hosts in the workspace that are free or taken for this cluster.
+	// Hosts contains the Hosts in the workspace that are free or claimed for this cluster.
 	Hosts []Host
 	// Registries is the content of registries.yaml, or nil if there is none.
 	Registries []byte
@@ -90,7 +90,7 @@ type Node struct {
 	Address string `json:"address,omitempty"`
 }
 
-// Host describes a Host that is free or taken for the cluster.
+// Host describes a Host that is free or claimed for the cluster.
 type Host struct {
 	Name, UID string
 	Labels    map[string]string
@@ -101,7 +101,7 @@ type Host struct {
 	NodeIPs []string
 	// NodeLabels and NodeTaints come from the host's join command.
 	NodeLabels, NodeTaints []string
-	// Taken is true if the host is taken for this cluster. Otherwise, it is free.
+	// Taken is true if the host is claimed for this cluster. Otherwise, it is free.
 	Taken bool
 	// Leaving is true if the Host is being deleted. Its machine is cleaned after the Host has been released.
 	Leaving bool

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// member holds a Host that is taken for the cluster, and its pool.
+// member holds a Host that is claimed for the cluster, and the pool of the Host.
 type member struct {
 	Host
 	pool *provisionv1.HostPool

@@ -91,7 +91,7 @@ func (d *decision) restore() (bool, error) {
 	if d.Stored.Restore == nil && !d.beginRestore() {
 		return false, nil
 	}
-	if d.Stored.Restore == nil { // waiting for hosts to be taken for the restore
+	if d.Stored.Restore == nil { // waiting for hosts to be claimed for the restore
 		return true, nil
 	}
 	r := *d.Stored.Restore
@@ -190,7 +190,7 @@ func (d *decision) beginRestore() bool {
 }
 
 // takeRestorer describes what a restore is waiting for if no host can carry it out. If none of the hosts has the
-// cluster's data, it takes free Hosts.
+// cluster's data, it claims free Hosts.
 func (d *decision) takeRestorer(wanted Restore) bool {
 	d.out.Restore.Waits = "a connected server with etcd"
 	if wanted.Host != "" {

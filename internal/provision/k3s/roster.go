@@ -13,12 +13,12 @@ import (
 )
 
 // roster determines which hosts are in the cluster and whether they are healthy. It does not change anything. The
-// roster is derived from the input's Stored, which the steps of a decision change.
+// roster is derived from the input's Stored, which changes with each step of a decision.
 type roster struct {
 	*Input
 	// write creates the instructions for hosts. The roster uses the writer to find hosts with outdated instructions.
 	write *writer
-	// stay contains the members of the cluster. leave contains the taken hosts that must leave the cluster. Both lists
+	// stay contains the members of the cluster. leave contains the claimed hosts that must leave the cluster. Both lists
 	// are sorted by name.
 	stay  []*member
 	leave []Host

@@ -80,7 +80,7 @@ func browserOf(r *http.Request, keys *keyring.Keys) browser {
 	return b
 }
 
-// opened reports whether the login page for a request was opened in this browser, and whether the page is still valid.
+// opened reports whether the login page for a request was opened in this browser and is still valid.
 func (b browser) opened(a authorization, now time.Time) bool {
 	return b.page != "" && now.Sub(a.At) <= pageLifetime &&
 		subtle.ConstantTimeCompare([]byte(b.page), []byte(a.Browser)) == 1

@@ -24,8 +24,8 @@ const (
 	// that look alike (RFC 8628, section 6.1).
 	letters = "BCDFGHJKLMNPQRSTVWXZ"
 	// The constants random and checked are the numbers of random letters and check letters in a code. The random letters
-	// contain 39 bits. The check letters prove that this hub generated the code recently, so the hub can detect wrong
-	// codes without storing an object for each code.
+	// carry 39 bits of entropy. The check letters prove that this hub generated the code recently, so the hub can detect
+	// wrong codes without storing an object for each code.
 	random, checked = 9, 3
 	// maxTyped is the maximum length of a user's input, in bytes.
 	maxTyped = 64

@@ -23,7 +23,7 @@ import (
 
 const (
 	waves = 5
-	// atOnce is the number of members that are in progress at the same time.
+	// atOnce is the number of members that apply the Plan at the same time.
 	atOnce = 5
 	// fleetPatience is the time limit for the connection of a fleet, and then for its Plan.
 	fleetPatience = 5 * time.Minute
@@ -42,12 +42,12 @@ type fleetResult struct {
 
 func (f *fleetResult) write(text *strings.Builder) {
 	each := float64(f.members)
-	fmt.Fprintf(text, "\n## A fleet\n\nThe benchmark uses a real hub whose manager is a process, and %[1]d simulated members with %[2]d nodes each. The Plan has %[4]d waves, and %[3]d members are in progress at once. The nodes of one member take a total of %[5]s.\n\n"+
+	fmt.Fprintf(text, "\n## A fleet\n\nThe benchmark uses a real hub whose manager runs as a process, not in a container, and %[1]d simulated members with %[2]d nodes each. The Plan has %[4]d waves, and %[3]d members apply it at a time. The nodes of one member take a total of %[5]s.\n\n"+
 		"| figure | total | for each member |\n|---|---|---|\n", f.members, sim.PlanNodes, atOnce, waves, sim.PlanTime)
 	fmt.Fprintf(text, "| time | %.1f s | |\n| nodes' own time | %.1f s | |\n| overhead, ms | %.0f | %.0f |\n", f.took.Seconds(), f.own.Seconds(), ms(f.took-f.own), ms(f.took-f.own)/each)
 	fmt.Fprintf(text, "| CPU of the manager, ms | %.0f | %.1f |\n| writes on the hub | %.0f | %.2f |\n", ms(f.cpu), ms(f.cpu)/each, f.writes, f.writes/each)
 	text.WriteString("\nBy design, each member causes two writes: one when it starts and one when it is complete. While the counts change, the Plan's status is written at most once per second. The remaining writes are events. " +
-		"Members that are in progress at the same time share the overhead.\n")
+		"Members that apply the Plan at the same time share the overhead.\n")
 }
 
 // measureFleet rolls out one Plan.
