@@ -390,6 +390,14 @@ func TestAgent(t *testing.T) {
 // probe sends a request as the kubelet does.
 func (w *world) probe(t *testing.T, path string, want int) {
 	t.Helper()
+	if got := w.probed(t, path); got != want {
+		t.Errorf("%s: got %d, want %d", path, got, want)
+	}
+}
+
+// probed returns the status of a probe.
+func (w *world) probed(t *testing.T, path string) int {
+	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+w.probes+path, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -399,7 +407,5 @@ func (w *world) probe(t *testing.T, path string, want int) {
 		t.Fatal(err)
 	}
 	_ = resp.Body.Close()
-	if resp.StatusCode != want {
-		t.Errorf("%s: got %s, want %d", path, resp.Status, want)
-	}
+	return resp.StatusCode
 }

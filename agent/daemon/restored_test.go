@@ -4,7 +4,9 @@
 package daemon_test
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"strings"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/agenttest"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // TestAgentStartsOverWhenItsClusterIsRestored sets the Lease and the agent's Secret back to an earlier version.
@@ -78,7 +81,13 @@ func TestAgentStartsOverWhenItsClusterIsRestored(t *testing.T) {
 	for !report.Leader {
 		report = nextReport(t, stream)
 	}
-	w.probe(t, "/readyz", http.StatusOK)
+	// The agent becomes ready a moment after the hub has read its report.
+	testkit.Eventually(t, 10*time.Second, func(context.Context) error {
+		if got := w.probed(t, "/readyz"); got != http.StatusOK {
+			return fmt.Errorf("/readyz: got %d, want 200", got)
+		}
+		return nil
+	})
 }
 
 func decoded(t *testing.T, data map[string]any) map[string][]byte {
