@@ -50,7 +50,7 @@ const columns = [
   { id: "clusters", title: "Clusters", cell: (r) => r.project.status?.clusters?.summary ?? "–", sort: (r) => r.project.status?.clusters?.desired ?? "", end: true, width: "10%" },
   { id: "namespaces", title: "Namespaces", cell: (r) => r.project.spec?.namespaces?.length ?? 0, sort: (r) => r.project.spec?.namespaces?.length ?? 0, end: true, width: "12%" },
   { id: "members", title: "Members", cell: (r) => r.members, sort: (r) => r.members, end: true, width: "10%" },
-  { id: "quota", title: "Quota per cluster", cell: (r) => quota(r.project) || html`<span class="soft">none</span>`, card: false, width: "22%", wide: true },
+  { id: "quota", title: "Quota per cluster", cell: (r) => quota(r.project) || html`<span class="soft">none</span>`, card: false, width: "22%" },
 ];
 
 export function Projects() {
