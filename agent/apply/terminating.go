@@ -39,7 +39,7 @@ func (p *pass) reportTerminating(ctx context.Context, namespaces []item) {
 	}
 }
 
-// whyTerminating returns a message that says when the deletion of a namespace started and what is delaying it.
+// whyTerminating returns a message with the start of a namespace's deletion and the cause of its delay.
 func whyTerminating(ns *corev1.Namespace) string {
 	var causes []string
 	for _, c := range ns.Status.Conditions {

@@ -111,7 +111,7 @@ type options struct {
 	now  func() time.Time
 	ask  func(context.Context, string) (string, error)
 	wrap func(http.RoundTripper) http.RoundTripper
-	// checks are the findings of upgrade checks, in place of those of the control plane. real uses those.
+	// checks replaces the upgrade checks of the control plane. If real is true, the control plane is checked instead.
 	checks *fakeChecks
 	real   bool
 

@@ -108,7 +108,7 @@ func testRefused(t *testing.T, s *env) {
 		}
 		target := checks.targets[len(checks.targets)-1]
 		if target.Version != "v1.36.3+k3s1" || target.Plan != "refused" || target.Nodes.String() != "for=refused" {
-			t.Errorf("the target of the checks is %+v, want that of the plan", target)
+			t.Errorf("the target of the checks is %+v, want the plan's target", target)
 		}
 		made := checks.made("refused")
 		s.later(t, clock, "refused-a")

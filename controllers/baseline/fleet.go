@@ -107,8 +107,8 @@ type progress struct {
 	busy  map[string]time.Time
 	waves []v1.WaveStatus
 	wait  rollout.Wait
-	// complete is true if the revision is applied and healthy in all members that can be reached, except those that may
-	// fail.
+	// complete is true if the revision is applied and healthy in all members that can be reached, apart from the number
+	// that may fail.
 	complete bool
 	// working, failed and waiting count members. allowed is the number of members that may fail. why explains the failure
 	// of the first member that does not report a failure itself.

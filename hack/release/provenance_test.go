@@ -26,7 +26,7 @@ func TestNothingNamesACommitThatDoesNotHaveTheSources(t *testing.T) {
 		}
 	}
 	if got := revision(t.Context(), dir); len(got) != 40 {
-		t.Errorf("without changes: got the commit %q, want the one that is checked out", got)
+		t.Errorf("without changes: got the commit %q, want the commit that is checked out", got)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "new.go"), nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -60,7 +60,7 @@ func PaceOf(spec *v1.PlanSpec) Pace {
 type Status struct {
 	// Revision is the revision that the report refers to. Hash is the hash of the work on each node.
 	Revision, Hash string
-	// Reason and Message are those of the Complete condition.
+	// Reason and Message come from the Complete condition.
 	Reason, Message string
 	// Busy reports whether the plan is in progress on any node.
 	Busy bool

@@ -94,7 +94,7 @@ func TestUserListsAndEndsTheirSessions(t *testing.T) {
 	}
 	f.ended(renewed)
 	if left := f.listed(page.Access); len(left) != 2 || left[0].ID != list[0].ID || left[1].ID != list[1].ID {
-		t.Errorf("the sessions are then %+v, want those of the device and the page", left)
+		t.Errorf("the sessions are then %+v, want the sessions of the device and the page", left)
 	}
 	writes := &counting{Client: f.Client}
 	f.cache.Client = writes

@@ -50,7 +50,7 @@ type Finding struct {
 	Check string `json:"check"`
 	// Object is the object, such as "node/worker-1".
 	Object string `json:"object"`
-	// Cause says what is wrong.
+	// Cause describes the problem.
 	Cause string `json:"cause"`
 	// Remedy says how to fix it.
 	Remedy string `json:"remedy"`

@@ -14,7 +14,7 @@ import (
 // often, a fifth of their lifetime is enough.
 const certificateMargin = 30 * 24 * time.Hour
 
-// budgets finds PodDisruptionBudgets that block the eviction of pods. The rules are those of the eviction API.
+// budgets finds PodDisruptionBudgets that block the eviction of pods. It applies the rules of the eviction API.
 func (c *checker) budgets() {
 	for i := range c.Budgets {
 		b := &c.Budgets[i]

@@ -41,7 +41,8 @@ func newApprove(o *cli.Options) *cobra.Command {
 		Long: `Approve a wave of a plan whose spec.rollout requires approval. It adds the approval to
 spec.approvals. You need the rights to update and to approve the Plan.
 
-The approval counts only for the plan as it is now. Any change except to paused makes it expire.
+The approval counts only for the plan as it is now. Any change except to paused, approvals and overrides
+makes it expire.
 
 To approve through Git, print the Plan with --dry-run=client -o yaml, and use --approved-by for the
 user that applies it.`,

@@ -57,21 +57,33 @@ func (s *fixture) report(t *testing.T, plan *v1.Plan, change func(*v1.PlanStatus
 	}
 }
 
-func TestWaveIsApproved(t *testing.T) {
+// sharedFixture returns a workspace without Clusters on a hub that is shared with other tests.
+func sharedFixture(t *testing.T) *fixture {
+	t.Helper()
 	hub := testkit.Shared(t)
 	workspace := hub.Workspace(t)
-	s := &fixture{Env: hub, workspace: workspace,
+	return &fixture{Env: hub, workspace: workspace,
 		kubeconfig: testkit.Kubeconfig(t, testkit.Context{Name: "hub", Namespace: workspace, Env: hub})}
-	plan := gated(t, s)
-	want := func(code int, parts []string, args ...string) {
+}
+
+// expecting returns a function that runs a command with more arguments, and expects its exit code and parts of its
+// output.
+func (s *fixture) expecting(t *testing.T, command ...string) func(code int, parts []string, args ...string) {
+	return func(code int, parts []string, args ...string) {
 		t.Helper()
-		got, out := s.run(t.Context(), append([]string{"plan", "approve", "k3s"}, args...)...)
+		got, out := s.run(t.Context(), slices.Concat(command, args)...)
 		for _, part := range parts {
 			if got != code || !strings.Contains(out, part) {
-				t.Errorf("plan approve k3s %v: exit code %d: %s, want %d and %q", args, got, out, code, part)
+				t.Errorf("%v %v: exit code %d: %s, want %d and %q", command, args, got, out, code, part)
 			}
 		}
 	}
+}
+
+func TestWaveIsApproved(t *testing.T) {
+	s := sharedFixture(t)
+	workspace, hub, plan := s.workspace, s.Env, gated(t, s)
+	want := s.expecting(t, "plan", "approve", "k3s")
 	approvals := func() (found []string) {
 		t.Helper()
 		if err := hub.Client.Get(t.Context(), client.ObjectKeyFromObject(plan), plan); err != nil {

@@ -152,7 +152,7 @@ func finding(f *v1.UpgradeFinding) string {
 }
 
 // setOverrides adds overrides of some checks to a plan. It replaces earlier overrides of the same checks, and removes
-// those of other revisions, because the number of overrides is limited.
+// overrides of other revisions, because the number of overrides is limited.
 func setOverrides(plan *v1.Plan, checks []string, like v1.Override) {
 	plan.Spec.Overrides = slices.DeleteFunc(slices.Clone(plan.Spec.Overrides), func(o v1.Override) bool {
 		return o.Revision != like.Revision || slices.Contains(checks, o.Check)

@@ -12,24 +12,12 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
-	"github.com/drover-dev/drover/test/testkit"
 )
 
 func TestChecksAreOverridden(t *testing.T) {
-	hub := testkit.Shared(t)
-	workspace := hub.Workspace(t)
-	s := &fixture{Env: hub, workspace: workspace,
-		kubeconfig: testkit.Kubeconfig(t, testkit.Context{Name: "hub", Namespace: workspace, Env: hub})}
-	plan := gated(t, s)
-	want := func(code int, parts []string, args ...string) {
-		t.Helper()
-		got, out := s.run(t.Context(), append([]string{"plan", "override", "k3s"}, args...)...)
-		for _, part := range parts {
-			if got != code || !strings.Contains(out, part) {
-				t.Errorf("plan override k3s %v: exit code %d: %s, want %d and %q", args, got, out, code, part)
-			}
-		}
-	}
+	s := sharedFixture(t)
+	workspace, hub, plan := s.workspace, s.Env, gated(t, s)
+	want := s.expecting(t, "plan", "override", "k3s")
 	overrides := func() (found []string) {
 		t.Helper()
 		if err := hub.Client.Get(t.Context(), client.ObjectKeyFromObject(plan), plan); err != nil {
@@ -78,7 +66,7 @@ func TestChecksAreOverridden(t *testing.T) {
 	s.report(t, plan, func(st *v1.PlanStatus) { st.Gates.Revision = next })
 	want(cli.ExitAllowed, []string{"overrides NodesReady"}, "--check", "NodesReady", "--reason", "another", "--yes")
 	if got := overrides(); !slices.Equal(got, []string{"NodesReady " + next + " another"}) {
-		t.Errorf("the overrides are %v, want only that of the new revision", got)
+		t.Errorf("the overrides are %v, want only the override of the new revision", got)
 	}
 }
 

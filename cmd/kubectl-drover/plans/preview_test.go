@@ -14,21 +14,17 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
-	"github.com/drover-dev/drover/test/testkit"
 )
 
 // stepLine is a line of a preview with whole seconds.
 var stepLine = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ  \+(\d+h)?(\d+m)?\d+s +member `)
 
 func TestAPreviewConcernsThePlansClustersInWholeSeconds(t *testing.T) {
-	hub := testkit.Shared(t)
-	workspace := hub.Workspace(t)
+	s := sharedFixture(t)
 	for name, env := range map[string]string{"member": "test", "prod-eu": "prod"} {
-		hub.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: name,
+		s.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.workspace, Name: name,
 			Labels: map[string]string{"env": env}}})
 	}
-	s := &fixture{Env: hub, workspace: workspace,
-		kubeconfig: testkit.Kubeconfig(t, testkit.Context{Name: "hub", Namespace: workspace, Env: hub})}
 	for name, target := range map[string]string{
 		"by name": "clusterName: member", "by labels": "clusterSelector: {matchLabels: {env: test}}"} {
 		t.Run(name, func(t *testing.T) {

@@ -226,7 +226,7 @@ func TestSessionsAreListedAndEnded(t *testing.T) {
 	eventually(t, p, end, true)
 	p.Press("Enter")
 	sees(t, p, "heading: End this session?", "StaticText: Tokens for scripts stay valid. An API server that "+
-		"accepts the hub’s tokens itself may accept those of the session for up to 10 minutes.")
+		"accepts the hub’s tokens itself may accept the session’s tokens for up to 10 minutes.")
 	activate(t, p, "dialog button", "Cancel")
 	eventually(t, p, end, true)
 	p.Press("Enter")

@@ -12,8 +12,8 @@ import (
 )
 
 // CheckVersion returns an error if the servers cannot be changed to the version in the spec. The minor version in the
-// spec must not be older than that of any working server. It must be at most one minor version newer than that of any
-// server.
+// spec must not be older than the minor version of any working server. It must be at most one minor version newer than
+// the version of each server.
 func CheckVersion(in Input) error {
 	want, err := version.ParseGeneric(in.Spec.Version)
 	if err != nil {

@@ -85,7 +85,7 @@ func (r *results) writeMember(text *strings.Builder) {
 			span(w.column(func(m moments) time.Duration { return m.status - m.label })), figure(w.writes))
 	}
 	fmt.Fprintf(text, "| system-upgrade-controller, a real node, n=20 | %.0f / 90 | | %.0f | %.0f | | | |\n", ms(sucJob), ms(sucLabel), ms(sucJob+sucLabel))
-	text.WriteString("\nThe last column counts all writes to the member's API server, including those by the Job controller, the simulated kubelet and the benchmark. " +
+	text.WriteString("\nThe last column counts all writes to the member's API server, including writes by the Job controller, the simulated kubelet and the benchmark. " +
 		"Just before each Plan with a drain, the same number of pods is evicted directly and in parallel. This time is not attributed to the runner. The figures for system-upgrade-controller were measured on this machine at another time, and the first one includes about 20 ms for starting `curl`.\n\n" +
 		"| agent at rest | resident MiB | anonymous MiB | goal | CPU, % of a core |\n|---|---|---|---|---|\n")
 	for n, i := range r.idle {

@@ -45,7 +45,7 @@ function Sessions() {
   /** @type {Session[]} */
   const items = value?.items ?? [];
   return html`<${Card} title="Sessions" actions=${html`<button type="button" onClick=${out}><${Icon} name="out" />Sign out</button>`}>
-    <p class="soft">${pasted ? "You have pasted a token. The page forgets it when it is closed or reloaded." : "Each sign-in starts a session. End those that you do not know or no longer use."}</p>
+    <p class="soft">${pasted ? "You have pasted a token. The page forgets it when it is closed or reloaded." : "Each sign-in starts a session. End sessions that you do not recognize or no longer use."}</p>
     ${error ? (error.status === 404 || error.status === 401 && pasted ? html`<${Note}>${error.status === 404 ? "Users cannot sign in to this hub." : "Sign in to this hub to see your sessions."}</${Note}>` : html`<${Problem} title="Your sessions cannot be listed." error=${error} retry=${retry} />`)
       : !value ? html`<${Loading} rows=${2} />`
       : html`<${Rows} label="Your sessions" head=${["Signed in with", "Started", "Renewed", "Ends", "Action"]} rows=${items.map((s) => [html`${own(clients, s.client) ?? short(s.client, 40)}${s.current && html` <span class="badge">This session</span>`}`,
@@ -57,7 +57,7 @@ function Sessions() {
 const askEnd = (ended, done) => confirm({
   title: "End this session?", action: "End the session", danger: true,
   text: html`<p>It was started with <b>${own(clients, ended.client) ?? "another client"}</b> on ${exact(ended.started)}. The hub rejects its tokens at once, for all clusters, and requests that are running end within 30 seconds. The client has to sign in again.</p>
-    <p class="soft">Tokens for scripts stay valid. An API server that accepts the hub’s tokens itself may accept those of the session for up to 10 minutes. A cluster with direct access that is not connected learns of it when it connects again.</p>`,
+    <p class="soft">Tokens for scripts stay valid. An API server that accepts the hub’s tokens itself may accept the session’s tokens for up to 10 minutes. A cluster with direct access that is not connected learns of it when it connects again.</p>`,
   run: async () => { await call("DELETE", `${sessions}/${encodeURIComponent(ended.id)}`); toast("The session has ended."); done(); },
 });
 
