@@ -30,11 +30,13 @@ const (
 	maxFinding = 256
 )
 
-// checks runs the upgrade checks of Plans, one at a time for each Plan.
+// checks runs the upgrade checks of Plans. Only one Plan is checked at a time, because the pages of large lists take much
+// of the agent's memory.
 type checks struct {
 	run   func(context.Context, *upgradecheck.Target) ([]upgradecheck.Finding, error)
 	now   func() time.Time
 	touch func()
+	turn  chan struct{} // has one element while a Plan is checked
 
 	mu   sync.Mutex // guards last
 	last map[string]*checked
@@ -60,7 +62,7 @@ func newChecks(o Options, touch func()) *checks {
 			return upgradecheck.Check(facts, target), nil
 		}
 	}
-	return &checks{run: run, now: o.Now, touch: touch, last: map[string]*checked{}}
+	return &checks{run: run, now: o.Now, touch: touch, turn: make(chan struct{}, 1), last: map[string]*checked{}}
 }
 
 // of returns the outcome of a Plan's last checks.
@@ -95,9 +97,7 @@ func (c *checks) start(ctx context.Context, running *sync.WaitGroup, r resolved)
 	is.started = c.now()
 	target, _ := upgradecheck.TargetOf(r.object, r.version)
 	running.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-		defer cancel()
-		found, err := c.run(ctx, &target)
+		found, err := c.inTurn(ctx, &target)
 		c.mu.Lock()
 		is.hash, is.at, is.started = r.plan.Hash, is.started, time.Time{}
 		is.unread, is.findings = inStatus(found, true), inStatus(found, false)
@@ -109,6 +109,19 @@ func (c *checks) start(ctx context.Context, running *sync.WaitGroup, r resolved)
 		c.mu.Unlock()
 		c.touch()
 	})
+}
+
+// inTurn checks a Plan when no other Plan is being checked.
+func (c *checks) inTurn(ctx context.Context, target *upgradecheck.Target) ([]upgradecheck.Finding, error) {
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	return c.run(ctx, target)
 }
 
 // inStatus returns either the findings about facts that the agent has no right to read, or all others.
