@@ -30,8 +30,8 @@ const (
 	maxFinding = 256
 )
 
-// checks runs the upgrade checks of Plans. Only one Plan is checked at a time, because the pages of large lists take much
-// of the agent's memory.
+// checks runs the upgrade checks of Plans. Only one Plan is checked at a time, because the pages of large lists take
+// much of the agent's memory.
 type checks struct {
 	run   func(context.Context, *upgradecheck.Target) ([]upgradecheck.Finding, error)
 	now   func() time.Time
