@@ -4,6 +4,7 @@
 package sim
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -113,16 +114,45 @@ type received struct {
 	Content struct{ Baseline *set.BaselineContent }
 }
 
+// maxDecoded is the maximum number of decoded sets that are kept.
+const maxDecoded = 64
+
+// decoded keeps sets that were decoded. Most members receive the same sets, and in a real fleet each agent decodes them
+// on a machine of its own.
+type decoded struct {
+	mu   sync.Mutex // guards sets
+	sets map[[sha256.Size]byte]received
+}
+
+func (d *decoded) read(raw []byte) (received, error) {
+	sum := sha256.Sum256(raw)
+	d.mu.Lock()
+	put, known := d.sets[sum]
+	d.mu.Unlock()
+	if known {
+		return put, nil
+	}
+	if err := json.Unmarshal(raw, &put); err != nil {
+		return put, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sets == nil || len(d.sets) >= maxDecoded {
+		d.sets = map[[sha256.Size]byte]received{}
+	}
+	d.sets[sum] = put
+	return put, nil
+}
+
 // readSet reads a set, and takes its Plans. The simulator ignores its other objects.
 func (a *agent) readSet(id string, body io.Reader) (received, error) {
 	var put received
-	if !strings.HasPrefix(id, "plan/") {
-		err := json.NewDecoder(body).Decode(&put)
-		return put, err
-	}
 	raw, err := io.ReadAll(body)
 	if err != nil {
 		return put, fmt.Errorf("read set %s: %w", id, err)
+	}
+	if !strings.HasPrefix(id, "plan/") {
+		return a.sim.decoded.read(raw)
 	}
 	parsed, content, err := set.Parse(raw)
 	if err != nil {

@@ -54,6 +54,7 @@ type Sim struct {
 
 	attempts, ended atomic.Int64
 	arrivals        arrivals
+	decoded         decoded
 	runs            runs
 }
 
