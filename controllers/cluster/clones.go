@@ -43,8 +43,8 @@ func writeMaintained(in *input, update *status.Update) {
 		return
 	}
 	vacant := conditionValue{reason: v1.ReasonNoLeader, message: fmt.Sprintf(
-		"No replica of the agent has led since %s. Users are served, and nothing is delivered, repaired or taken away at its "+
-			"time. See what keeps them from their Lease %s, such as API Priority and Fairness, or a webhook: "+
+		"No replica of the agent has led since %s. Users are served, but nothing is delivered, repaired, or removed when it "+
+			"expires. Find out what keeps the replicas from their Lease %s, such as API Priority and Fairness, or a webhook: "+
 			"kubectl -n %s logs deployment/%s",
 		in.member.NoLeader.UTC().Format(time.RFC3339), protocol.LeaderLease, protocol.AgentNamespace, protocol.AgentName)}
 	if meta.FindStatusCondition(*conditions, v1.ConditionMaintained) == nil {

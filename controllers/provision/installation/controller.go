@@ -261,7 +261,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 	}
 	if away > 0 {
 		in.update.Event(status.Event{Warning: true, Reason: "HostsAway", Action: "Release", Message: fmt.Sprintf(
-			"%d Hosts are not connected. They stay taken until their agents are back and have cleaned them", away)})
+			"%d Hosts are not connected. They stay claimed until their agents connect and have cleaned them", away)})
 	}
 	return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, r.setFinalizer(ctx, in.installation, controllerutil.RemoveFinalizer)
 }

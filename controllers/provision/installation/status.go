@@ -38,8 +38,8 @@ func judge(in *input, d k3s.Decision) status.Readiness {
 		v.Reason, v.Message = provisionv1.ReasonRestoring, fmt.Sprintf("EtcdRestore %s is in progress, and nothing else is changed%s", d.Restore.Name, d.Restore.WaitsFor())
 	case d.Lost && len(in.former) > 0:
 		v.Stalled, v.Reason = true, provisionv1.ReasonEtcdLost
-		v.Message = fmt.Sprintf("%d Hosts, such as %s, are taken by a former installation of this name and keep their instructions: "+
-			"nothing is changed; if nothing runs on them any more, delete the Secrets with the instructions, which cleans the machines",
+		v.Message = fmt.Sprintf("%d Hosts, such as %s, are claimed by a former installation of this name and keep their instructions: "+
+			"nothing is changed. If nothing runs on them any more, delete the Secrets with the instructions, which cleans the machines",
 			len(in.former), in.former[0].Name)
 	case d.Lost:
 		v.Stalled, v.Reason = true, provisionv1.ReasonEtcdLost

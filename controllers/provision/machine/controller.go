@@ -209,7 +209,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 	if !done && isLost(in.host) && in.now.After(in.machine.DeletionTimestamp.Add(leaveTime)) {
 		done = true
 		in.update.Event(status.Event{Warning: true, Reason: infrav1.ReasonHostLost, Action: "Release", Message: fmt.Sprintf(
-			"Host %s is not connected. It stays taken until its agent is back and has cleaned it", in.host.Name)})
+			"Host %s is not connected. It stays claimed until its agent connects and has cleaned it", in.host.Name)})
 	}
 	if done {
 		return status.Readiness{Reason: infrav1.ReasonReleasing, Message: "the Host is given back"}, r.setFinalizer(ctx, in.machine, controllerutil.RemoveFinalizer)

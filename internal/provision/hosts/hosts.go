@@ -87,7 +87,7 @@ func NotFree(host *v1.Host) string {
 	case !host.DeletionTimestamp.IsZero():
 		return "it is being deleted"
 	case ref != nil:
-		return fmt.Sprintf("%s %s has taken it", ref.Kind, ref.Name)
+		return fmt.Sprintf("%s %s has claimed it", ref.Kind, ref.Name)
 	}
 	return notClean(host)
 }
@@ -232,7 +232,7 @@ func (h Hub) GiveWithNote(
 ) (bool, error) {
 	before := given.secret
 	if !TakenBy(host, consumer) || !host.DeletionTimestamp.IsZero() {
-		return false, fmt.Errorf("give Host %s/%s instructions: it is not taken for %s %s", host.Namespace, host.Name, consumer.Kind, consumer.Name)
+		return false, fmt.Errorf("give Host %s/%s instructions: it is not claimed by %s %s", host.Namespace, host.Name, consumer.Kind, consumer.Name)
 	}
 	next.Owner = consumer.Kind + "/" + consumer.Name
 	content, err := json.Marshal(next.HostInstructions)

@@ -42,7 +42,7 @@ func TestHostIsFreeOnlyIfItIsKnownToBeClean(t *testing.T) {
 	for want, change := range map[string]func(*v1.Host){
 		"":                                      func(*v1.Host) {},
 		"it is being deleted":                   func(h *v1.Host) { h.DeletionTimestamp = &metav1.Time{} },
-		"Cluster prod has taken it":             func(h *v1.Host) { h.Spec.ConsumerRef = new(consumer("prod")) },
+		"Cluster prod has claimed it":           func(h *v1.Host) { h.Spec.ConsumerRef = new(consumer("prod")) },
 		"its state is Cleaning":                 func(h *v1.Host) { h.Status.State = v1.HostCleaning },
 		"its state is not known yet":            func(h *v1.Host) { h.Status.State = "" },
 		"its agent is not connected":            func(h *v1.Host) { ready(h).Status = metav1.ConditionFalse },
@@ -128,7 +128,7 @@ func TestOnlyOneOfTwoConsumersTakesAHost(t *testing.T) {
 	if err := w.Take(t.Context(), stale, consumer("test")); !apierrors.IsConflict(err) {
 		t.Errorf("take it with a stale cache: got %v, want a conflict", err)
 	}
-	if err := w.Take(t.Context(), w.look(clean), consumer("test")); !errors.Is(err, hosts.ErrNotFree) || !strings.Contains(err.Error(), "Cluster prod has taken it") {
+	if err := w.Take(t.Context(), w.look(clean), consumer("test")); !errors.Is(err, hosts.ErrNotFree) || !strings.Contains(err.Error(), "Cluster prod has claimed it") {
 		t.Errorf("take it for another: got %v, want ErrNotFree", err)
 	}
 	other := w.host.DeepCopy()

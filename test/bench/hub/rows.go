@@ -26,7 +26,7 @@ func (r row) outcome() string {
 	case r.met:
 		return "ok"
 	}
-	return "short"
+	return "missed"
 }
 
 // cell formats values. It returns an empty cell if any of them was not measured.
