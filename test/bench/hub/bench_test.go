@@ -165,7 +165,7 @@ func TestTheTableJudgesWhatWasMeasured(t *testing.T) {
 		}
 		r.values["get-1-direct"][0] = 1.3
 		if row := find(r, "GET of a ConfigMap"); row.outcome() != "missed" {
-			t.Errorf("the row is %+v, want short", row)
+			t.Errorf("the row is %+v, want missed", row)
 		}
 	})
 	t.Run("what a member adds is shared out among the members that were added", func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestTheTableJudgesWhatWasMeasured(t *testing.T) {
 		r := newResults()
 		r.add("writes", 1)
 		if row := find(r, "writes on the hub"); row.outcome() != "missed" {
-			t.Errorf("the row is %+v, want short", row)
+			t.Errorf("the row is %+v, want missed", row)
 		}
 	})
 }
