@@ -91,13 +91,14 @@ func (d *demo) choose(wanted string) error {
 func (d *demo) simulatedSteps() []step {
 	return []step{
 		{"find the control planes' programs (built once, the first time takes minutes)", d.findPrograms},
-		{"begin to start the control planes of hub and member", d.beginPlanes},
+		{"begin to start the hub's control plane", d.beginHubPlane},
 		{"build manager, agent and simulated nodes", d.build},
 		{"find kubectl (built once, the first time takes minutes)", d.findKubectl},
 		{"wait for the hub's control plane", d.awaitHubPlane},
 		{"install CRDs, policies and the manager's rights on the hub", d.installHub},
 		{"start the manager", d.startManager},
 		{"begin to turn sign-in on", d.beginSignIn},
+		{"begin to start the member's control plane", d.beginMemberPlane},
 		{"apply Clusters, a Project, a binding and a Plan on the hub", d.applyClusters},
 		{"wait for the member's control plane", d.awaitMemberPlane},
 		{"start three simulated nodes of the member", d.startNodes},
