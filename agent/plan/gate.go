@@ -44,7 +44,7 @@ type checks struct {
 
 // checked is the outcome of a Plan's last checks.
 type checked struct {
-	hash     string    // the Plan's hash when the checks started
+	revision string    // the Plan's revision when the checks started
 	at       time.Time // when they started
 	findings []v1.UpgradeFinding
 	unread   []v1.UpgradeFinding // the findings about facts that the agent has no right to read
@@ -95,13 +95,23 @@ func (c *checks) start(ctx context.Context, running *sync.WaitGroup, r resolved)
 		return
 	}
 	is.started = c.now()
-	target, _ := upgradecheck.TargetOf(r.object, r.version)
+	target, applies := upgradecheck.TargetOf(r.object, r.version)
 	running.Go(func() {
-		found, err := c.inTurn(ctx, &target)
+		var found []upgradecheck.Finding
+		var err error
+		if applies {
+			found, err = c.inTurn(ctx, &target)
+		}
 		c.mu.Lock()
-		is.hash, is.at, is.started = r.plan.Hash, is.started, time.Time{}
+		is.revision, is.at, is.started = r.plan.Revision, is.started, time.Time{}
 		is.unread, is.findings = inStatus(found, true), inStatus(found, false)
-		if err != nil {
+		switch {
+		case !applies:
+			is.findings = []v1.UpgradeFinding{{Check: v1.CheckUpgradeChecks,
+				Cause: protocol.Cut(fmt.Sprintf("nothing was checked, because %q is not a Kubernetes version", r.version),
+					maxFinding),
+				Remedy: "set the version to one such as v1.36.3, or set spec.gates.upgradeChecks to Disabled"}}
+		case err != nil:
 			is.findings = []v1.UpgradeFinding{{Check: v1.CheckUpgradeChecks,
 				Cause:  protocol.Cut("the cluster could not be checked: "+err.Error(), maxFinding),
 				Remedy: "the agent tries again every minute"}}
@@ -139,19 +149,20 @@ func inStatus(all []upgradecheck.Finding, forbidden bool) []v1.UpgradeFinding {
 
 // policyOf returns what happens if the checks of a Plan have findings.
 func policyOf(r resolved) v1.UpgradeCheckPolicy {
-	if r.problem != nil || !upgradecheck.Applies(r.version) {
+	var policy v1.UpgradeCheckPolicy
+	if r.object.Spec.Gates != nil {
+		policy = r.object.Spec.Gates.UpgradeChecks
+	}
+	if r.problem != nil || policy == "" && !upgradecheck.Applies(r.version) {
 		return v1.UpgradeChecksDisabled
 	}
-	if r.object.Spec.Gates == nil {
-		return v1.UpgradeChecksEnforce
-	}
-	return cmp.Or(r.object.Spec.Gates.UpgradeChecks, v1.UpgradeChecksEnforce)
+	return cmp.Or(policy, v1.UpgradeChecksEnforce)
 }
 
 // guard sets the reason why a Plan must not start yet, and the findings that are not overridden.
 func (l *leadership) guard(r *resolved) {
 	last := l.tasks.checks.of(r.plan.UID)
-	if last.hash == r.plan.Hash {
+	if last.revision == r.plan.Revision {
 		overridden := l.overridden(r)
 		ignored := func(f v1.UpgradeFinding) bool {
 			return f.Check != v1.CheckUpgradeChecks && slices.Contains(overridden, f.Check)
@@ -162,7 +173,7 @@ func (l *leadership) guard(r *resolved) {
 			r.findings, r.unread = append(r.findings, r.unread...), nil
 		}
 	}
-	r.checks = rollout.Checks{Policy: policyOf(*r), Hub: ofHub(r.object), Hash: last.hash, At: last.at,
+	r.checks = rollout.Checks{Policy: policyOf(*r), Hub: ofHub(r.object), Revision: last.revision, At: last.at,
 		Refusal: refusal(r.findings), Last: &r.object.Status}
 	r.plan.Guard(r.checks, l.options.Now())
 }
@@ -183,10 +194,7 @@ func (l *leadership) overridden(r *resolved) []string {
 
 // overrideRevision returns the revision that an override of a member's own Plan must name, or "" if it is unknown.
 func overrideRevision(r resolved) string {
-	revision, err := rollout.Revision(r.plan.Hash, &r.object.Spec.PlanPace)
-	if err == nil {
-		revision, err = rollout.ApprovalRevision(r.object.UID, revision, &r.object.Spec)
-	}
+	revision, err := rollout.ApprovalRevision(r.object.UID, r.plan.Revision, &r.object.Spec)
 	if err != nil {
 		return ""
 	}
@@ -216,7 +224,7 @@ func refusal(findings []v1.UpgradeFinding) string {
 
 // check starts the checks of a Plan if they are due, and returns when they are due otherwise.
 func (l *leadership) check(ctx context.Context, r resolved) time.Time {
-	if due := r.checks.Due(r.plan.Hash); l.options.Now().Before(due) {
+	if due := r.checks.Due(r.plan.Revision); l.options.Now().Before(due) {
 		return due
 	}
 	l.tasks.checks.start(ctx, &l.running, r)
@@ -247,7 +255,7 @@ func (l *leadership) gatesOf(r resolved, wait rollout.Wait, begun bool) *v1.Gate
 	is := &v1.GateStatus{Started: startedOf(r, begun)}
 	if wait.Reason == v1.ReasonUpgradeUnsafe || r.checks.Policy == v1.UpgradeChecksReport {
 		is.Findings = was.Findings
-		if len(r.findings) > 0 || r.checks.Policy == v1.UpgradeChecksReport && r.checks.Hash == r.plan.Hash {
+		if len(r.findings) > 0 || r.checks.Policy == v1.UpgradeChecksReport && r.checks.Revision == r.plan.Revision {
 			is.Findings = foremost(append(slices.Clone(r.findings), r.unread...))
 		}
 	} else {
@@ -262,8 +270,9 @@ func (l *leadership) gatesOf(r resolved, wait rollout.Wait, begun bool) *v1.Gate
 	return is
 }
 
-// startedOf returns the plan's hash if a node has started it. The mark of an earlier hash does not count when the plan
-// is changed back, because nodes may have started another hash meanwhile. While the hash is unknown, the mark is kept.
+// startedOf returns the plan's revision if a node has started it. The mark of an earlier revision does not count when
+// the plan is changed back, because nodes may have started another revision meanwhile. The mark is kept while the
+// revision is unknown, and while nodes are in progress that were selected before the selector was changed.
 func startedOf(r resolved, begun bool) string {
 	before := ""
 	if g := r.object.Status.Gates; g != nil {
@@ -272,8 +281,10 @@ func startedOf(r resolved, begun bool) string {
 	switch {
 	case r.problem != nil:
 		return before
-	case begun, before == r.plan.Hash:
-		return r.plan.Hash
+	case before == r.plan.Revision, begun && (before == "" || r.plan.Refusal == nil):
+		return r.plan.Revision
+	case begun:
+		return before
 	}
 	return ""
 }

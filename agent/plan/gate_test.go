@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -141,7 +142,7 @@ func testRefused(t *testing.T, s *env) {
 		s.later(t, clock, "refused-a")
 		p := s.await(t, "refused", v1.ReasonComplete)
 		s.expectNode(t, "refused-a", "refused", p.Status.LatestHash, false)
-		if g := p.Status.Gates; g == nil || g.Started != p.Status.LatestHash || len(g.Findings)+len(g.Overrides) > 0 {
+		if g := p.Status.Gates; g == nil || g.Started == "" || len(g.Findings)+len(g.Overrides) > 0 {
 			t.Errorf("the status has the gates %+v, want only that the plan has started", g)
 		}
 		made := checks.made("refused")
@@ -250,6 +251,26 @@ func testRefused(t *testing.T, s *env) {
 		s.await(t, "back", v1.ReasonUpgradeUnsafe)
 		s.expectNode(t, "back-a", "back", later, false)
 	})
+	t.Run("a plan that selects more nodes is checked again", func(t *testing.T) {
+		checks.finds(nil)
+		s.nodes(t, "wider", "wider-a")
+		p := gatedPlan("wider")
+		s.create(t, p)
+		p = s.await(t, "wider", v1.ReasonComplete)
+		checks.finds(nil, notReady("y"))
+		s.nodes(t, "wider-more", "wider-b")
+		s.change(t, p, func() {
+			p.Spec.NodeSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+				{Key: "for", Operator: metav1.LabelSelectorOpIn, Values: []string{"wider", "wider-more"}}}}
+		})
+		p = s.await(t, "wider", v1.ReasonUpgradeUnsafe)
+		s.expectNode(t, "wider-b", "wider", "", false)
+		checks.finds(nil)
+		s.later(t, clock, "wider-b")
+		s.await(t, "wider", v1.ReasonComplete)
+		s.expectNode(t, "wider-b", "wider", p.Status.LatestHash, false)
+		checks.finds(nil, notReady("y"))
+	})
 	t.Run("findings are only reported", func(t *testing.T) {
 		s.nodes(t, "reported", "reported-a")
 		p := gatedPlan("reported")
@@ -273,6 +294,17 @@ func testRefused(t *testing.T, s *env) {
 		if n := checks.made("system") + checks.made("unchecked"); n > 0 {
 			t.Errorf("%d checks were made, want none", n)
 		}
+	})
+	t.Run("a plan that enforces checks does not start with a version that cannot be checked", func(t *testing.T) {
+		s.nodes(t, "enforced", "enforced-a")
+		p := gatedPlan("enforced")
+		p.Spec.Version, p.Spec.Gates = "stable", &v1.PlanGates{UpgradeChecks: v1.UpgradeChecksEnforce}
+		s.create(t, p)
+		s.says(t, "enforced", `"stable" is not a Kubernetes version`)
+		s.untouched(t, "enforced-a", "enforced")
+		s.change(t, p, func() { p.Spec.Version = "v1.36" })
+		checks.finds(nil)
+		s.await(t, "enforced", v1.ReasonComplete)
 	})
 }
 

@@ -237,7 +237,8 @@ func versionOf(o *v1.Plan, found release.Result) string {
 	return version
 }
 
-// resolve returns a Plan with its version and hash. The found parameter is the last result from the Plan's channel.
+// resolve returns a Plan with its version, hash and revision. The found parameter is the last result from the Plan's
+// channel.
 func resolve(o *v1.Plan, found release.Result, secrets map[string]string) resolved {
 	version := versionOf(o, found)
 	r := resolved{object: o, version: version}
@@ -267,5 +268,8 @@ func resolve(o *v1.Plan, found release.Result, secrets map[string]string) resolv
 		r.problem = &problem{v1.ReasonInvalidPlan, err.Error(), true}
 	}
 	r.plan.Hash = hash
+	if r.plan.Revision, err = rollout.Revision(hash, &o.Spec.PlanPace); err != nil && r.problem == nil {
+		r.problem = &problem{v1.ReasonInvalidPlan, err.Error(), true}
+	}
 	return r
 }

@@ -8,11 +8,12 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // PlanGates defines the conditions under which a Plan starts in a member.
 type PlanGates struct {
 	// upgradeChecks determines whether the agent checks if the cluster can be upgraded safely, before the plan starts on
-	// the first node of the cluster. The checks apply only if the version is a Kubernetes version. Once a node has started
-	// the current version, the cluster is not checked again. With Enforce, the plan does not start on any node until all
-	// checks have passed or have been overridden, and the agent checks again every minute. With Report, the findings are
-	// only listed in status.gates. With Disabled, the cluster is not checked. The default is Enforce. On the hub, setting
-	// Report or Disabled requires the verb "override" on the Plan.
+	// the first node of the cluster. Once a node has started the current version, the cluster is checked again only if
+	// nodeSelector changes. With Enforce, the plan does not start on any node until all checks have passed or have been
+	// overridden, and the agent checks again every minute. With Report, the findings are only listed in status.gates. With
+	// Disabled, the cluster is not checked. The default is Enforce if the version is a Kubernetes version, such as v1.36.3
+	// or 1.36, and Disabled for any other version. If Enforce is set and the version is not a Kubernetes version, the plan
+	// does not start. On the hub, setting Report or Disabled requires the verb "override" on the Plan.
 	// +optional
 	UpgradeChecks UpgradeCheckPolicy `json:"upgradeChecks,omitempty"`
 }
@@ -70,8 +71,8 @@ type GateStatus struct {
 	// +optional
 	Revision string `json:"revision,omitempty"`
 
-	// started is the plan's hash if a node of this member has started it. The member is then not checked again for this
-	// hash. The field is absent on the hub.
+	// started is a digest of the plan's hash and nodeSelector if a node of this member has started the plan. The member is
+	// checked again only if one of them changes. The field is absent on the hub.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Started string `json:"started,omitempty"`

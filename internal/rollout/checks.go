@@ -20,9 +20,10 @@ type Checks struct {
 	Policy v1.UpgradeCheckPolicy
 	// Hub reports whether the hub created the Plan, and therefore decides when the plan starts in the member.
 	Hub bool
-	// Hash is the plan's hash when the member was checked, and At is the time.
-	Hash string
-	At   time.Time
+	// Revision is the plan's revision when the member was checked, and At is the time. The revision includes the node
+	// selector, because the findings depend on it.
+	Revision string
+	At       time.Time
 	// Refusal describes the findings that are not overridden. It is empty if there are none.
 	Refusal string
 	// Last is the Plan's last status.
@@ -33,8 +34,8 @@ type Checks struct {
 const checkInterval = time.Minute
 
 // Due returns the time at which a member that has to be checked is checked again.
-func (c *Checks) Due(hash string) time.Time {
-	if c.Hash != hash {
+func (c *Checks) Due(revision string) time.Time {
+	if c.Revision != revision {
 		return time.Time{}
 	}
 	return c.At.Add(checkInterval)
@@ -46,10 +47,13 @@ func (c *Checks) Due(hash string) time.Time {
 // then, another member may be using the slot. Meanwhile, the hub delivers the Plan paused, and the agent keeps checking
 // it.
 func (p *Plan) Guard(c Checks, now time.Time) {
-	made := c.Hash == p.Hash && (c.Refusal != "" || now.Before(c.Due(p.Hash)))
-	p.Refusal, p.probed = nil, false
-	started := c.Last.Gates != nil && c.Last.Gates.Started == p.Hash
-	if started || c.Policy == v1.UpgradeChecksDisabled || c.Policy == v1.UpgradeChecksReport && made {
+	made := c.Revision == p.Revision && (c.Refusal != "" || now.Before(c.Due(p.Revision)))
+	started := ""
+	if c.Last.Gates != nil {
+		started = c.Last.Gates.Started
+	}
+	p.Refusal, p.probed, p.widened = nil, false, started != "" && started != p.Revision
+	if started == p.Revision || c.Policy == v1.UpgradeChecksDisabled || c.Policy == v1.UpgradeChecksReport && made {
 		return
 	}
 	last := meta.FindStatusCondition(c.Last.Conditions, v1.ConditionComplete)
@@ -74,7 +78,7 @@ const checking = "the member is checked before the plan starts"
 
 // refusal returns the reason why the plan must not start in the member. It returns nil if the plan has started.
 func (v *view) refusal() *Wait {
-	if v.begun {
+	if v.begun && !v.plan.widened {
 		return nil
 	}
 	return v.plan.Refusal

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/rollout"
@@ -30,8 +31,8 @@ func TestMemberStartsOnlyAfterItsChecks(t *testing.T) {
 		return c
 	}
 	closed := &v1.TimeWindow{StartTime: "02:00", EndTime: "03:00"}
-	green := rollout.Checks{Hash: "h1", At: now.Add(-time.Second)}
-	red := rollout.Checks{Hash: "h1", At: now.Add(-time.Second), Refusal: "node x is not ready"}
+	green := rollout.Checks{Revision: "h1", At: now.Add(-time.Second)}
+	red := rollout.Checks{Revision: "h1", At: now.Add(-time.Second), Refusal: "node x is not ready"}
 	for name, tt := range map[string]struct {
 		checks rollout.Checks
 		plan   func(*v1.PlanSpec)
@@ -48,10 +49,10 @@ func TestMemberStartsOnlyAfterItsChecks(t *testing.T) {
 		},
 		"a member without findings starts": {checks: enforced(green), reason: "begin"},
 		"an outcome for another version does not count": {
-			checks: enforced(rollout.Checks{Hash: "h0", At: now}), reason: applying, unchecked: true,
+			checks: enforced(rollout.Checks{Revision: "h0", At: now}), reason: applying, unchecked: true,
 		},
 		"an old outcome does not count": {
-			checks: enforced(rollout.Checks{Hash: "h1", At: now.Add(-time.Minute)}), reason: applying, unchecked: true,
+			checks: enforced(rollout.Checks{Revision: "h1", At: now.Add(-time.Minute)}), reason: applying, unchecked: true,
 		},
 		"a member with findings waits": {
 			checks: enforced(red), reason: unsafe, unchecked: true, message: "node x is not ready",
@@ -67,26 +68,26 @@ func TestMemberStartsOnlyAfterItsChecks(t *testing.T) {
 			}()}), reason: applying, unchecked: true,
 		},
 		"a refused Plan of the hub waits for the hub, and is not checked": {
-			checks: enforced(rollout.Checks{Hub: true, Hash: "h1", At: now, Last: reported(unsafe, 1)}), reason: unsafe,
+			checks: enforced(rollout.Checks{Hub: true, Revision: "h1", At: now, Last: reported(unsafe, 1)}), reason: unsafe,
 			message: "as reported",
 		},
 		"a refused Plan that the hub has delivered again is checked": {
 			checks: enforced(rollout.Checks{Hub: true, Last: reported(unsafe, 0)}), reason: unsafe, unchecked: true,
 		},
 		"a refused Plan that the hub has delivered again starts": {
-			checks: enforced(rollout.Checks{Hub: true, Hash: "h1", At: now, Last: reported(unsafe, 0)}), reason: "begin",
+			checks: enforced(rollout.Checks{Hub: true, Revision: "h1", At: now, Last: reported(unsafe, 0)}), reason: "begin",
 		},
 		"a refused Plan that the hub has paused is still checked": {
-			checks: enforced(rollout.Checks{Hub: true, Hash: "h1", At: now.Add(-time.Minute), Refusal: "r",
+			checks: enforced(rollout.Checks{Hub: true, Revision: "h1", At: now.Add(-time.Minute), Refusal: "r",
 				Last: reported(unsafe, 1)}),
 			plan: func(s *v1.PlanSpec) { s.Paused = true }, reason: unsafe, unchecked: true, message: "r",
 		},
 		"a refused Plan that the hub has paused says when it is safe": {
-			checks: enforced(rollout.Checks{Hub: true, Hash: "h1", At: now, Last: reported(unsafe, 1)}),
+			checks: enforced(rollout.Checks{Hub: true, Revision: "h1", At: now, Last: reported(unsafe, 1)}),
 			plan:   func(s *v1.PlanSpec) { s.Paused = true }, reason: v1.ReasonPaused,
 		},
 		"a refused Plan stays refused while its window is closed": {
-			checks: enforced(rollout.Checks{Hub: true, Hash: "h1", At: now, Refusal: "r", Last: reported(unsafe, 1)}),
+			checks: enforced(rollout.Checks{Hub: true, Revision: "h1", At: now, Refusal: "r", Last: reported(unsafe, 1)}),
 			plan:   func(s *v1.PlanSpec) { s.Paused, s.Window = true, closed }, reason: unsafe, unchecked: true, message: "r",
 		},
 		"a refused Plan stays refused while the member's own window is closed": {
@@ -96,21 +97,21 @@ func TestMemberStartsOnlyAfterItsChecks(t *testing.T) {
 			reason: unsafe, unchecked: true, message: "as reported",
 		},
 		"a refused Plan stays refused while the member holds plans": {
-			checks: enforced(rollout.Checks{Hub: true, Hash: "h1", At: now, Refusal: "r", Last: reported(unsafe, 1)}),
+			checks: enforced(rollout.Checks{Hub: true, Revision: "h1", At: now, Refusal: "r", Last: reported(unsafe, 1)}),
 			plan:   func(s *v1.PlanSpec) { s.Paused = true },
 			member: func(m *rollout.Member) { m.Hold = "not now" }, reason: unsafe, unchecked: true,
 		},
 		"a refused Plan stays refused while no node can start": {
-			checks: enforced(rollout.Checks{Hub: true, Hash: "h1", At: now, Refusal: "r", Last: reported(unsafe, 1)}),
+			checks: enforced(rollout.Checks{Hub: true, Revision: "h1", At: now, Refusal: "r", Last: reported(unsafe, 1)}),
 			plan:   func(s *v1.PlanSpec) { s.Paused = true },
 			node:   func(n *rollout.Node) { n.Ready = false }, reason: unsafe, unchecked: true,
 		},
 		"a refused Plan that has not been delivered again stays refused while its window is closed": {
-			checks: enforced(rollout.Checks{Hub: true, Hash: "h1", At: now, Last: reported(unsafe, 1)}),
+			checks: enforced(rollout.Checks{Hub: true, Revision: "h1", At: now, Last: reported(unsafe, 1)}),
 			plan:   func(s *v1.PlanSpec) { s.Window = closed }, reason: unsafe, message: "as reported",
 		},
 		"a refused Plan says when it is safe although the member holds plans": {
-			checks: enforced(rollout.Checks{Hub: true, Hash: "h1", At: now, Last: reported(unsafe, 1)}),
+			checks: enforced(rollout.Checks{Hub: true, Revision: "h1", At: now, Last: reported(unsafe, 1)}),
 			plan:   func(s *v1.PlanSpec) { s.Paused = true },
 			member: func(m *rollout.Member) { m.Hold = "not now" }, reason: v1.ReasonPaused,
 		},
@@ -123,13 +124,13 @@ func TestMemberStartsOnlyAfterItsChecks(t *testing.T) {
 			plan:   func(s *v1.PlanSpec) { s.Paused = true }, reason: v1.ReasonPaused,
 		},
 		"a reported finding does not keep the plan from starting": {
-			checks: rollout.Checks{Policy: v1.UpgradeChecksReport, Hash: "h1", At: now, Refusal: "r"}, reason: "begin",
+			checks: rollout.Checks{Policy: v1.UpgradeChecksReport, Revision: "h1", At: now, Refusal: "r"}, reason: "begin",
 		},
 		"the plan starts after the report": {
 			checks: rollout.Checks{Policy: v1.UpgradeChecksReport, Last: reported(unsafe, 1)}, reason: applying, unchecked: true,
 		},
 		"a member that has started is not checked again": {
-			checks: enforced(rollout.Checks{Hash: "h1", At: now, Refusal: "r", Last: started("h1")}), reason: "begin",
+			checks: enforced(rollout.Checks{Revision: "h1", At: now, Refusal: "r", Last: started("h1")}), reason: "begin",
 		},
 		"a member that has started another version is checked": {
 			checks: enforced(rollout.Checks{Last: started("h0")}), reason: applying, unchecked: true,
@@ -177,8 +178,8 @@ func TestMemberStartsOnlyAfterItsChecks(t *testing.T) {
 func TestChecksApplyOnlyBeforeTheFirstNode(t *testing.T) {
 	refused := func(b *fixture, hash, started string) rollout.Plan {
 		p := aPlan("p", nil)
-		p.Hash = hash
-		p.Guard(rollout.Checks{Policy: v1.UpgradeChecksEnforce, Hash: hash, At: b.now, Refusal: "r",
+		p.Hash, p.Revision = hash, hash
+		p.Guard(rollout.Checks{Policy: v1.UpgradeChecksEnforce, Revision: hash, At: b.now, Refusal: "r",
 			Last: &v1.PlanStatus{Gates: &v1.GateStatus{Started: started}}}, b.now)
 		return p
 	}
@@ -202,6 +203,30 @@ func TestChecksApplyOnlyBeforeTheFirstNode(t *testing.T) {
 	}
 }
 
+// A node that is in progress does not let nodes start that were selected after the checks.
+func TestNodesThatThePlanSelectsLaterAreChecked(t *testing.T) {
+	b := newFixture(t, "x", "y")
+	b.steps(aPlan("p", nil))
+	last := &v1.PlanStatus{Gates: &v1.GateStatus{Started: "h1"}}
+	p := aPlan("p", func(s *v1.PlanSpec) { s.Concurrency = new(intstr.FromInt32(2)) })
+	p.Revision = "wider"
+	guarded := func(refusal string) rollout.Plan {
+		p.Guard(rollout.Checks{Policy: v1.UpgradeChecksEnforce, Revision: "wider", At: b.now, Refusal: refusal, Last: last},
+			b.now)
+		return p
+	}
+	if got := b.steps(guarded("y is not ready")).Reason; got != v1.ReasonUpgradeUnsafe {
+		t.Errorf("findings while node x is in progress lead to %s, want UpgradeUnsafe", got)
+	}
+	if x, y := b.m.Nodes[0].Claims["p"], b.m.Nodes[1].Claims; x.Hash != "h1" || len(y) > 0 {
+		t.Errorf("node x has the claim %+v, and y has %v, want that x goes on and y does not start", x, y)
+	}
+	b.steps(guarded(""))
+	if _, begun := b.m.Nodes[1].Claims["p"]; !begun {
+		t.Error("node y has not started, want that it starts without findings")
+	}
+}
+
 // The mark that a member has started may not have been written yet when the first node completes the plan.
 func TestMemberContinuesInThePassInWhichItsFirstNodeCompletes(t *testing.T) {
 	b := newFixture(t, "x", "y")
@@ -209,7 +234,7 @@ func TestMemberContinuesInThePassInWhichItsFirstNodeCompletes(t *testing.T) {
 	b.now = b.m.Due()
 	b.m.Advance(b.now)
 	p := aPlan("p", nil)
-	p.Guard(rollout.Checks{Policy: v1.UpgradeChecksEnforce, Hash: "h1", At: b.now, Refusal: "r",
+	p.Guard(rollout.Checks{Policy: v1.UpgradeChecksEnforce, Revision: "h1", At: b.now, Refusal: "r",
 		Last: &v1.PlanStatus{}}, b.now)
 	wait, err := rollout.Settle(&b.m.Member, p, b.now, func(s *rollout.Step) error { return b.m.Apply(s, &p, b.now) })
 	if _, begun := b.m.Nodes[1].Claims["p"]; err != nil || !begun {
@@ -223,7 +248,7 @@ func TestPlanThatIsChangedBackIsChecked(t *testing.T) {
 	b.m.Nodes[0].Labels[v1.PlanLabel("p")] = "h2"
 	b.m.Nodes[1].Labels[v1.PlanLabel("p")] = "h1"
 	p := aPlan("p", nil)
-	p.Guard(rollout.Checks{Policy: v1.UpgradeChecksEnforce, Hash: "h1", At: b.now, Refusal: "it is a downgrade",
+	p.Guard(rollout.Checks{Policy: v1.UpgradeChecksEnforce, Revision: "h1", At: b.now, Refusal: "it is a downgrade",
 		Last: &v1.PlanStatus{Gates: &v1.GateStatus{Started: "h2"}}}, b.now)
 	if d := rollout.Next(b.m.Member, p, b.now); d.Wait.Reason != v1.ReasonUpgradeUnsafe {
 		t.Errorf("got %+v and %+v, want UpgradeUnsafe although node y has the label of this version", d.Step, d.Wait)

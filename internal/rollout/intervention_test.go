@@ -39,7 +39,7 @@ func newFixture(t *testing.T, nodes ...string) *fixture {
 }
 
 func aPlan(name string, change func(*v1.PlanSpec)) rollout.Plan {
-	p := rollout.Plan{Name: name, UID: name + "-uid", Generation: 1, Version: "v1", Hash: "h1"}
+	p := rollout.Plan{Name: name, UID: name + "-uid", Generation: 1, Version: "v1", Hash: "h1", Revision: "h1"}
 	p.Spec.Upgrade.Image = "i"
 	p.Spec.Cordon = true
 	if change != nil {

@@ -21,11 +21,15 @@ type Plan struct {
 	Version string
 	// Hash is the plan's hash, as returned by the function Hash.
 	Hash string
+	// Revision is the plan's revision, as returned by the function Revision. It may be empty if no checks apply.
+	Revision string
 	// Refusal is the reason why the plan must not start in the member. It does not apply while a node is in
-	// progress with the current hash. If it is nil, the plan may start. See Guard.
+	// progress with the current hash, unless other nodes were selected then. If it is nil, the plan may start. See Guard.
 	Refusal *Wait
 	// probed is true if the Plan may be paused only because the member refuses it.
 	probed bool
+	// widened is true if the member has started the plan with another revision.
+	widened bool
 }
 
 // Member is the observed state of a cluster and its nodes.

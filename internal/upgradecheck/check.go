@@ -50,8 +50,11 @@ type Finding struct {
 	Check string `json:"check"`
 	// Object is the object, such as "node/worker-1".
 	Object string `json:"object"`
-	// Cause describes the problem.
+	// Cause describes the problem. It contains no numbers that change all the time, so that the status of a Plan is
+	// written only if the problem changes.
 	Cause string `json:"cause"`
+	// Detail contains such numbers. It may be empty.
+	Detail string `json:"detail,omitempty"`
 	// Remedy says how to fix it.
 	Remedy string `json:"remedy"`
 	// Unchecked reports whether the check could not read the facts, so the upgrade may or may not be safe.
@@ -133,6 +136,11 @@ type checker struct {
 
 func (c *checker) add(check, object, cause, remedy string) {
 	c.found = append(c.found, Finding{Check: check, Object: object, Cause: cause, Remedy: remedy})
+}
+
+// addDetail adds a detail to the finding that was added last.
+func (c *checker) addDetail(format string, numbers ...any) {
+	c.found[len(c.found)-1].Detail = fmt.Sprintf(format, numbers...)
 }
 
 func (c *checker) unchecked(u Unread) {

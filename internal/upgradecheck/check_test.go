@@ -16,7 +16,8 @@ import (
 func TestChecksApplyToVersionsOfKubernetes(t *testing.T) {
 	for version, want := range map[string]bool{
 		"v1.36.3": true, "1.36.3": true, "v1.36.3+k3s1": true, "v1.36.3-k3s1": true, "v1.37.0-rc.1+rke2r1": true,
-		"2026.1": false, "2026.1.3": false, "v1.36": false, "1.7.27": false, "v2.1.0": false, "latest": false, "": false,
+		"2026.1": false, "2026.1.3": false, "v1.36": true, "1.36": true, "1.36.": false, "1.7": false, "1.7.27": false,
+		"v2.1.0": false, "latest": false, "": false,
 		"v1.4294967296.0": false, "v1.36.3.": false,
 	} {
 		if _, got := TargetOf(&v1.Plan{}, version); got != want || Applies(version) != want {
@@ -106,10 +107,35 @@ func TestChecks(t *testing.T) {
 			change: func(f *Facts) { f.Nodes[2].Ready = false },
 			want:   []want{{CheckNodesReady, "node/w2", "it is not ready", "repair the node"}},
 		},
+		"a node that is not ready and that the Plan does not upgrade": {
+			change: func(f *Facts) { f.Nodes[2].Ready, f.Nodes[2].Selected = false, false },
+			want:   []want{{CheckNodesReady, "node/w2", "it is not ready", ""}},
+		},
+		"one node of ten that is not ready and that the Plan does not upgrade": {
+			change: func(f *Facts) {
+				for i := range 7 {
+					f.Nodes = append(f.Nodes, Node{Name: fmt.Sprint("more", i), Ready: i > 0, Kubelet: "v1.35.2"})
+				}
+			},
+		},
+		"a control plane that is not ready and that the Plan does not upgrade": {
+			change: func(f *Facts) {
+				f.Nodes[0].Ready, f.Nodes[0].Selected, f.Nodes[0].Excluded = false, false, true
+			},
+			target: "v1.35.2", want: []want{{CheckNodesReady, "node/cp", "it is not ready", ""}},
+		},
+		"a node that is not ready and that the Plan excludes": {
+			change: func(f *Facts) { f.Nodes[2].Ready, f.Nodes[2].Selected, f.Nodes[2].Excluded = false, false, true },
+		},
+		"a virtual kubelet": {
+			change: func(f *Facts) {
+				f.Nodes[2] = Node{Name: "virtual", Virtual: true, Kubelet: "v1.15.2-vk", Allocatable: f.Nodes[2].Allocatable}
+			},
+		},
 		"a budget that allows no disruption": {
 			change: func(f *Facts) { f.Budgets[0] = Budget{Name: "team/web", Healthy: 1, Desired: 1, Ready: 1} },
 			want: []want{{CheckDisruptionBudgets, "poddisruptionbudget/team/web",
-				"the drain evicts 1 of its pods: 1 pods are healthy, and 1 must be", "add replicas"}},
+				"the drain evicts some of its pods (1 pods to evict, 1 pods healthy, 1 required)", "add replicas"}},
 		},
 		"a budget without pods to evict": {
 			change: func(f *Facts) { f.Budgets[0] = Budget{Name: "team/web", Healthy: 1, Desired: 1} },
@@ -157,26 +183,40 @@ func TestChecks(t *testing.T) {
 		},
 		"pods that fit nowhere": {
 			change: func(f *Facts) { f.Nodes[1].Leaving.MilliCPU, f.Nodes[1].Requested.MilliCPU = 7000, 7500 },
-			want: []want{{CheckNodeCapacity, "node/w1", "they request 7000m of CPU, and 6000m are free",
+			want: []want{{CheckNodeCapacity, "node/w1", "they request more CPU than is free (7000m requested, 6000m free)",
 				"add nodes"}},
+		},
+		"a pod that is larger than the free room on any other node": {
+			change: func(f *Facts) { f.Nodes[1].LargestPod.MilliCPU = 3001 },
+			want: []want{{CheckNodeCapacity, "node/w1",
+				"cannot run one of its pods: it requests more CPU than is free (3001m requested, 3000m free)", "add nodes"}},
+		},
+		"nodes with another operating system have no room": {
+			change: func(f *Facts) {
+				f.Nodes[0].Leaving, f.Nodes[1].Leaving.MilliCPU = Amounts{}, 4000
+				f.Nodes[2].OtherOS, f.Nodes[2].Selected = true, false
+			},
+			want: []want{{CheckNodeCapacity, "node/w1", "they request more CPU than is free (4000m requested, 3000m free)", ""}},
 		},
 		"pods of a cluster with one node wait for that node": {
 			change: func(f *Facts) { f.Nodes = f.Nodes[:1]; f.Nodes[0].Leaving.MilliCPU = 7000 },
 		},
 		"pods that need more memory than is free": {
 			change: func(f *Facts) { f.Nodes[1].Leaving.Memory = 12<<30 + 1 },
-			want:   []want{{CheckNodeCapacity, "node/w1", "they request 12289Mi of memory, and 12288Mi are free", ""}},
+			want: []want{{CheckNodeCapacity, "node/w1",
+				"they request more memory than is free (12289Mi requested, 12288Mi free)", ""}},
 		},
 		"more pods than other nodes take": {
 			change: func(f *Facts) { f.Nodes[1].Leaving.Pods = 201 },
-			want:   []want{{CheckNodeCapacity, "node/w1", "there are 201, and room for 200", ""}},
+			want: []want{{CheckNodeCapacity, "node/w1",
+				"they request more room for pods than is free (201 requested, 200 free)", ""}},
 		},
 		"cordoned nodes and the tainted control plane have no room": {
 			change: func(f *Facts) {
 				f.Nodes[0].Taints = []string{"node-role.kubernetes.io/control-plane"}
 				f.Nodes[2].Unschedulable, f.Nodes[2].Leaving, f.Nodes[0].Leaving = true, Amounts{}, Amounts{}
 			},
-			want: []want{{CheckNodeCapacity, "node/w1", "they request 500m of CPU, and 0m are free", ""}},
+			want: []want{{CheckNodeCapacity, "node/w1", "they request more CPU than is free (500m requested, 0m free)", ""}},
 		},
 		"pods of the control plane can move to workers": {
 			change: func(f *Facts) {
@@ -235,13 +275,40 @@ func compare(t *testing.T, got []Finding, wanted []want) {
 	}
 	for i, w := range wanted {
 		g := got[i]
-		if g.Check != w.check || !strings.Contains(g.Object, w.object) || !strings.Contains(g.Cause, w.cause) ||
+		if g.Check != w.check || !strings.Contains(g.Object, w.object) ||
+			!strings.Contains(g.Cause+" ("+g.Detail+")", w.cause) ||
 			!strings.Contains(g.Remedy, w.remedy) || g.Unchecked != strings.HasPrefix(g.Cause, "not checked: ") {
 			t.Errorf("got  %+v\nwant %+v", g, w)
 		}
 		if g.Object == "" || g.Cause == "" || g.Remedy == "" {
 			t.Errorf("%+v has an empty text", g)
 		}
+	}
+}
+
+// The agent writes the texts into the status of the Plan whenever they change.
+func TestOnlyTheDetailsOfFindingsChangeWithTheLoad(t *testing.T) {
+	var got [2][]Finding
+	for i := range got {
+		n := int64(i)
+		facts := healthy()
+		facts.Budgets = []Budget{{Name: "team/web", Healthy: 3 + n, Desired: 3 + n, Ready: 1 + n}}
+		for at := range 3 {
+			facts.Nodes[at].Leaving = Amounts{MilliCPU: 9000 + n, Memory: 1<<40 + n<<30, Pods: 300 + n}
+		}
+		got[i] = Check(facts, &Target{Version: "v1.36.3"})
+	}
+	changed := false
+	for i := range min(len(got[0]), len(got[1])) {
+		a, b := got[0][i], got[1][i]
+		changed = changed || a.Detail != b.Detail
+		a.Detail, b.Detail = "", ""
+		if a != b {
+			t.Errorf("got %+v and %+v, want that they differ only in the detail", a, b)
+		}
+	}
+	if len(got[0]) != 4 || len(got[1]) != 4 || !changed {
+		t.Errorf("got %+v and %+v, want a budget and three nodes with other details", got[0], got[1])
 	}
 }
 

@@ -61,7 +61,12 @@ type Node struct {
 	Selected bool
 	// ControlPlane reports whether the node runs the control plane.
 	ControlPlane bool
-	Ready        bool
+	// Excluded reports whether a label excludes the node from the Plan.
+	Excluded bool
+	// OtherOS reports whether the operating system is not Linux. Virtual reports whether the node is a virtual kubelet,
+	// which has no machine.
+	OtherOS, Virtual bool
+	Ready            bool
 	// Unschedulable reports whether the node is cordoned.
 	Unschedulable bool
 	// Taints lists the keys of the taints that keep pods off the node, in order.
@@ -69,8 +74,9 @@ type Node struct {
 	// Kubelet is the version of the kubelet.
 	Kubelet string
 	// Allocatable is the capacity for pods, Requested is the part of it that pods have requested, and Leaving is the part
-	// that the pods to evict have requested.
-	Allocatable, Requested, Leaving Amounts
+	// that the pods to evict have requested. LargestPod contains the largest request of one of these pods for each
+	// resource.
+	Allocatable, Requested, Leaving, LargestPod Amounts
 }
 
 // Amounts are amounts of a node's resources.

@@ -165,11 +165,12 @@ func (g *gatherer) nodes(ctx context.Context) error {
 
 // nodeOf returns the facts about a node. It selects the same nodes as the planner.
 func nodeOf(n *corev1.Node, target *Target) Node {
-	os := n.Labels[corev1.LabelOSStable]
+	os, excluded := n.Labels[corev1.LabelOSStable], n.Labels[v1.PlanLabel(target.Plan)] == v1.PlanDisabled
+	linux := os == "" || os == string(corev1.Linux)
 	is := Node{
 		Name: n.Name, Unschedulable: n.Spec.Unschedulable, Kubelet: protocol.Cut(n.Status.NodeInfo.KubeletVersion, 128),
-		Selected: (os == "" || os == string(corev1.Linux)) && n.Labels[corev1.LabelHostname] != "" &&
-			n.Labels[v1.PlanLabel(target.Plan)] != v1.PlanDisabled && target.Nodes.Matches(labels.Set(n.Labels)),
+		Selected: linux && n.Labels[corev1.LabelHostname] != "" && !excluded && target.Nodes.Matches(labels.Set(n.Labels)),
+		Excluded: excluded, OtherOS: !linux, Virtual: n.Labels["type"] == "virtual-kubelet",
 		Allocatable: amountsOf(n.Status.Allocatable),
 	}
 	is.Allocatable.Pods = n.Status.Allocatable.Pods().Value()

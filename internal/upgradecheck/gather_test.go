@@ -211,7 +211,10 @@ func testWebhooks(t *testing.T, f *fixture) {
 			Name: name, FailurePolicy: policy, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
 			ClientConfig: admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{
 				Namespace: f.namespace, Name: "policy", Port: &port}},
-			// no rules, so that the webhook rejects no request of other tests
+			// The selector ensures that the webhook rejects no request of other tests.
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"webhooks": "tested"}},
+			Rules: []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{admissionv1.Create},
+				Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/*"}}}},
 		})
 	}
 	f.Apply(t, configuration)
@@ -231,9 +234,27 @@ func testWebhooks(t *testing.T, f *fixture) {
 		Conditions: discoveryv1.EndpointConditions{Ready: &ready}}}
 	f.Apply(t, slice)
 	expect(t, f.findings(t, f.Config, drainingPlan()), prefix+"no endpoint of its Service")
+	for _, resource := range []string{"configmaps", "pods/log"} {
+		calls(t, f, configuration, resource)
+		expect(t, f.findings(t, f.Config, drainingPlan()))
+	}
+	for _, resource := range []string{"*", "*/eviction", "*/*"} {
+		calls(t, f, configuration, resource)
+		expect(t, f.findings(t, f.Config, drainingPlan()), prefix+"no endpoint of its Service")
+	}
 	testkit.Update(t, f.Client, slice, func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Conditions.Ready = nil })
 	expect(t, f.findings(t, f.Config, drainingPlan()))
 	f.remove(t, configuration, service, slice)
+}
+
+// calls changes the resource for which the API server calls the webhooks.
+func calls(t *testing.T, f *fixture, c *admissionv1.ValidatingWebhookConfiguration, resource string) {
+	t.Helper()
+	testkit.Update(t, f.Client, c, func(c *admissionv1.ValidatingWebhookConfiguration) {
+		for i := range c.Webhooks {
+			c.Webhooks[i].Rules[0].Resources = []string{resource}
+		}
+	})
 }
 
 func testCapacity(t *testing.T, f *fixture) {
@@ -243,8 +264,8 @@ func testCapacity(t *testing.T, f *fixture) {
 	})
 	neighbor := f.pod(t, "neighbor", "second", "1500m", nil)
 	expect(t, f.findings(t, f.Config, drainingPlan()),
-		"NodeCapacity node/first the other nodes cannot run its pods: they request 1000m of CPU, and 500m are free",
-		"NodeCapacity node/second the other nodes cannot run its pods: they request 1500m of CPU, and 500m are free")
+		"NodeCapacity node/first the other nodes cannot run its pods: they request more CPU than is free",
+		"NodeCapacity node/second the other nodes cannot run its pods: they request more CPU than is free")
 	neighbor.Status.Phase = corev1.PodSucceeded // no longer occupies resources
 	f.status(t, neighbor)
 	expect(t, f.findings(t, f.Config, drainingPlan()))

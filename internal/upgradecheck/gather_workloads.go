@@ -7,12 +7,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/component-helpers/resource"
 
@@ -75,6 +77,7 @@ func (g *gatherer) pods(ctx context.Context) error {
 		node.Requested.add(requested, 1)
 		if node.Selected && leaves(p) && selector.Matches(labels.Set(p.Labels)) {
 			node.Leaving.add(requested, 1)
+			node.LargestPod.raise(requested)
 			g.spend(p)
 		}
 		return nil
@@ -121,8 +124,9 @@ type webhookConfiguration struct {
 		Name string `json:"name"`
 	} `json:"metadata"`
 	Webhooks []struct {
-		Name          string `json:"name"`
-		FailurePolicy string `json:"failurePolicy"`
+		Name          string        `json:"name"`
+		FailurePolicy string        `json:"failurePolicy"`
+		Rules         []webhookRule `json:"rules"`
 		ClientConfig  struct {
 			Service *struct {
 				Namespace string `json:"namespace"`
@@ -132,6 +136,37 @@ type webhookConfiguration struct {
 	} `json:"webhooks"`
 }
 
+// webhookRule is the part of a webhook's rule that matters here.
+type webhookRule struct {
+	APIGroups []string `json:"apiGroups"`
+	Resources []string `json:"resources"`
+}
+
+// needed lists the resources that nodes, drains and Plans write during an upgrade.
+func needed() []schema.GroupResource {
+	return []schema.GroupResource{
+		{Resource: "pods"}, {Resource: "pods/eviction"}, {Resource: "pods/binding"}, {Resource: "pods/status"},
+		{Resource: "nodes"}, {Resource: "nodes/status"}, {Resource: "events"}, {Resource: "serviceaccounts/token"},
+		{Group: "events.k8s.io", Resource: "events"}, {Group: "coordination.k8s.io", Resource: "leases"},
+		{Group: "batch", Resource: "jobs"}, {Group: "batch", Resource: "jobs/status"},
+	}
+}
+
+// matches reports whether a rule matches any resource that an upgrade needs. In rules, "*" matches only resources,
+// "pods/*" matches pods and their subresources, and "*/*" matches everything.
+func (r *webhookRule) matches() bool {
+	return slices.ContainsFunc(needed(), func(n schema.GroupResource) bool {
+		if !slices.Contains(r.APIGroups, n.Group) && !slices.Contains(r.APIGroups, "*") {
+			return false
+		}
+		resource, subresource, _ := strings.Cut(n.Resource, "/")
+		return slices.ContainsFunc(r.Resources, func(rule string) bool {
+			name, sub, _ := strings.Cut(rule, "/")
+			return (name == "*" || name == resource) && (sub == "*" || sub == subresource)
+		})
+	})
+}
+
 // webhooks reads the webhooks that reject requests when their Service cannot be reached.
 func (g *gatherer) webhooks(ctx context.Context) error {
 	services := map[string]*Webhook{}
@@ -139,7 +174,8 @@ func (g *gatherer) webhooks(ctx context.Context) error {
 		path := "/apis/admissionregistration.k8s.io/v1/" + kind + "s"
 		err := list(ctx, g, path, jsonType, nil, func(c *webhookConfiguration) error {
 			for _, w := range c.Webhooks {
-				if w.FailurePolicy == "Ignore" || w.ClientConfig.Service == nil {
+				if w.FailurePolicy == "Ignore" || w.ClientConfig.Service == nil ||
+					!slices.ContainsFunc(w.Rules, func(r webhookRule) bool { return r.matches() }) {
 					continue
 				}
 				namespace, name := w.ClientConfig.Service.Namespace, w.ClientConfig.Service.Name

@@ -5,6 +5,7 @@ package upgradecheck
 
 import (
 	"fmt"
+	"regexp"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -35,16 +36,22 @@ func TargetOf(plan *v1.Plan, version string) (target Target, applies bool) {
 	return target, Applies(version)
 }
 
-// Applies reports whether a version is a version of Kubernetes, such as "v1.36.3+k3s1". The checks apply only to such
-// versions.
+// Applies reports whether a version is a version of Kubernetes, such as "v1.36.3+k3s1" or "1.36". The checks apply only
+// to such versions.
 func Applies(version string) bool {
 	_, ok := minor(version)
 	return ok
 }
 
+// patchless matches a version without a patch version.
+var patchless = regexp.MustCompile(`^v?[0-9]+\.[0-9]+$`)
+
 // minor returns the minor version of Kubernetes 1.
 func minor(text string) (int, bool) {
 	v, err := version.ParseSemantic(text)
+	if err != nil && patchless.MatchString(text) {
+		v, err = version.ParseGeneric(text)
+	}
 	if err != nil || v.Major() != 1 || v.Minor() < firstMinor || v.Minor() > 999 {
 		return 0, false
 	}
@@ -101,6 +108,7 @@ func (c *checker) kubelets() {
 		object := "node/" + n.Name
 		kubelet, ok := minor(n.Kubelet)
 		switch {
+		case n.Virtual: // its version is not a version of a kubelet
 		case n.Kubelet == "": // the kubelet has never reported, so the node is not ready
 		case !ok:
 			c.unchecked(Unread{Check: CheckKubeletVersion, Object: object,
@@ -122,11 +130,27 @@ func (c *checker) kubelets() {
 	}
 }
 
-// nodes finds nodes that are not ready.
+// nodes finds nodes that are not ready. Nodes that the Plan does not upgrade count only if they are more than a tenth
+// of all nodes, because in a large cluster some node is nearly always not ready.
 func (c *checker) nodes() {
+	var other []string
 	for i := range c.Nodes {
-		if n := &c.Nodes[i]; !n.Ready {
-			c.add(CheckNodesReady, "node/"+n.Name, "it is not ready", "repair the node, or delete it")
+		n := &c.Nodes[i]
+		switch {
+		case n.Ready:
+		case n.ControlPlane || n.Selected:
+			c.notReady(n.Name)
+		case !n.Excluded && !n.Virtual:
+			other = append(other, n.Name)
 		}
 	}
+	if 10*len(other) > len(c.Nodes) {
+		for _, name := range other {
+			c.notReady(name)
+		}
+	}
+}
+
+func (c *checker) notReady(node string) {
+	c.add(CheckNodesReady, "node/"+node, "it is not ready", "repair the node, or delete it")
 }

@@ -26,9 +26,9 @@ func (c *checker) budgets() {
 		if b.Healthy < b.Desired {
 			remedy = "make its pods healthy"
 		}
-		c.add(CheckDisruptionBudgets, "poddisruptionbudget/"+b.Name, fmt.Sprintf(
-			"it allows no disruption, and the drain evicts %d of its pods: %d pods are healthy, and %d must be",
-			b.Ready+b.Unready, b.Healthy, b.Desired), remedy)
+		c.add(CheckDisruptionBudgets, "poddisruptionbudget/"+b.Name,
+			"it allows no disruption, and the drain evicts some of its pods", remedy)
+		c.addDetail("%d pods to evict, %d pods healthy, %d required", b.Ready+b.Unready, b.Healthy, b.Desired)
 	}
 	if c.Shared != "" {
 		c.add(CheckDisruptionBudgets, "pod/"+c.Shared,
@@ -65,7 +65,7 @@ func (a *API) String() string {
 // removedBy reports whether a release no longer serves the API. It returns false if the release that removes the API is
 // not known.
 func (a *API) removedBy(release int) bool {
-	removed, ok := minor(a.Removed + ".0")
+	removed, ok := minor(a.Removed)
 	return ok && removed <= release
 }
 
@@ -90,48 +90,109 @@ func (c *checker) apis() {
 	}
 }
 
+// room is the free room on nodes with the same taints.
+type room struct {
+	taints      []string
+	total       Amounts
+	cpu, memory largest
+}
+
+func (r *room) add(free Amounts) {
+	r.total.add(free, 1)
+	r.cpu.add(free.MilliCPU)
+	r.memory.add(free.Memory)
+}
+
+func (r *room) merge(other *room) {
+	r.total.add(other.total, 1)
+	r.cpu.add(other.cpu.first)
+	r.cpu.add(other.cpu.second)
+	r.memory.add(other.memory.first)
+	r.memory.add(other.memory.second)
+}
+
+// largest contains the two largest amounts of a resource that are free on one node.
+type largest struct{ first, second int64 }
+
+func (l *largest) add(amount int64) {
+	if amount > l.first {
+		l.first, amount = amount, l.first
+	}
+	l.second = max(l.second, amount)
+}
+
+// without returns the largest amount on any other node than one with the given amount.
+func (l *largest) without(own int64) int64 {
+	if own == l.first {
+		return l.second
+	}
+	return l.first
+}
+
 // capacity finds nodes whose pods do not fit on the other nodes. Taints count, but affinity does not.
 func (c *checker) capacity() {
-	free := map[string]*Amounts{} // by taints
-	taints := map[string][]string{}
+	rooms := map[string]*room{}
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
 		key := strings.Join(n.Taints, ",")
-		taints[key] = n.Taints
-		if free[key] == nil {
-			free[key] = &Amounts{}
+		if rooms[key] == nil {
+			rooms[key] = &room{taints: n.Taints}
 		}
-		free[key].add(n.free(), 1)
+		rooms[key].add(n.free())
 	}
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
 		if !n.Selected || n.Leaving == (Amounts{}) || !c.another(n) {
 			continue
 		}
-		var room Amounts
-		for key, amounts := range free {
+		var free room
+		for _, r := range rooms {
 			// The pods of a node tolerate the taints of that node.
-			if !slices.ContainsFunc(taints[key], func(taint string) bool { return !slices.Contains(n.Taints, taint) }) {
-				room.add(*amounts, 1)
+			if !slices.ContainsFunc(r.taints, func(taint string) bool { return !slices.Contains(n.Taints, taint) }) {
+				free.merge(r)
 			}
 		}
-		room.add(n.free(), -1)
-		if short := n.Leaving.lacks(room); short != "" {
-			c.add(CheckNodeCapacity, "node/"+n.Name, "the other nodes cannot run its pods: "+short,
-				"add nodes, scale workloads down, or omit drain from the Plan")
+		own := n.free()
+		free.total.add(own, -1)
+		if !c.lacks(n, "its pods", "they request", n.Leaving, free.total) {
+			one := Amounts{MilliCPU: free.cpu.without(own.MilliCPU), Memory: free.memory.without(own.Memory), Pods: 1}
+			c.lacks(n, "one of its pods", "it requests", n.LargestPod, one)
 		}
 	}
+}
+
+// lacks adds a finding for the first resource of which pods of a node request more than is free on other nodes. It
+// reports whether there is such a resource.
+func (c *checker) lacks(n *Node, pods, request string, want, free Amounts) bool {
+	resource, wanted, left := "CPU", fmt.Sprintf("%dm", want.MilliCPU), fmt.Sprintf("%dm", free.MilliCPU)
+	switch {
+	case want.MilliCPU > free.MilliCPU:
+	case want.Memory > free.Memory:
+		resource = "memory"
+		wanted, left = fmt.Sprintf("%dMi", mebibytes(want.Memory)), fmt.Sprintf("%dMi", free.Memory>>20)
+	case want.Pods > free.Pods:
+		resource, wanted, left = "room for pods", fmt.Sprint(want.Pods), fmt.Sprint(free.Pods)
+	default:
+		return false
+	}
+	c.add(CheckNodeCapacity, "node/"+n.Name, fmt.Sprintf("the other nodes cannot run %s: %s more %s than is free", pods,
+		request, resource), "add nodes, scale workloads down, or omit drain from the Plan")
+	c.addDetail("%s requested, %s free", wanted, left)
+	return true
 }
 
 // another reports whether any other node can run pods. If there is none, the pods of a drained node wait for that node,
 // as in every cluster with one node.
 func (c *checker) another(n *Node) bool {
-	return slices.ContainsFunc(c.Nodes, func(o Node) bool { return o.Name != n.Name && o.Ready && !o.Unschedulable })
+	return slices.ContainsFunc(c.Nodes, func(o Node) bool { return o.Name != n.Name && o.takesPods() })
 }
+
+// takesPods reports whether pods of drained nodes can move to the node.
+func (n *Node) takesPods() bool { return n.Ready && !n.Unschedulable && !n.OtherOS && !n.Virtual }
 
 // free returns the resources of a node that new pods can request.
 func (n *Node) free() Amounts {
-	if !n.Ready || n.Unschedulable {
+	if !n.takesPods() {
 		return Amounts{}
 	}
 	a := n.Allocatable
@@ -145,17 +206,9 @@ func (a *Amounts) add(b Amounts, sign int64) {
 	a.Pods += sign * b.Pods
 }
 
-// lacks describes the first resource for which there is too little room, or returns "".
-func (a Amounts) lacks(room Amounts) string {
-	switch {
-	case a.MilliCPU > room.MilliCPU:
-		return fmt.Sprintf("they request %dm of CPU, and %dm are free", a.MilliCPU, room.MilliCPU)
-	case a.Memory > room.Memory:
-		return fmt.Sprintf("they request %dMi of memory, and %dMi are free", mebibytes(a.Memory), room.Memory>>20)
-	case a.Pods > room.Pods:
-		return fmt.Sprintf("there are %d, and room for %d", a.Pods, room.Pods)
-	}
-	return ""
+// raise raises each amount to at least the amount in b.
+func (a *Amounts) raise(b Amounts) {
+	a.MilliCPU, a.Memory, a.Pods = max(a.MilliCPU, b.MilliCPU), max(a.Memory, b.Memory), max(a.Pods, b.Pods)
 }
 
 // mebibytes rounds up, so that a request is never shown as less than the free memory that it exceeds.

@@ -134,6 +134,10 @@ func (r *checkOptions) clusters(ctx context.Context, h *cli.Hub, plan *v1.Plan, 
 			"hub, or set spec.version", plan.Name)
 	}
 	target, applies := upgradecheck.TargetOf(plan, version)
+	if gates := plan.Spec.Gates; !applies && gates != nil && gates.UpgradeChecks == v1.UpgradeChecksEnforce {
+		return nil, fmt.Errorf("check plan %s: %q is not a version of Kubernetes, so the plan does not start: set the "+
+			"version to one such as v1.36.3, or set spec.gates.upgradeChecks to Disabled", plan.Name, version)
+	}
 	if !applies {
 		fmt.Fprintf(progress, "Plan %s has no checks, because %s is not a version of Kubernetes.\n", cli.Plain(plan.Name),
 			cli.Plain(version))

@@ -113,7 +113,11 @@ func (a *checked) table(all bool) string {
 	for i := range a.Items {
 		c := &a.Items[i]
 		for _, f := range c.Findings {
-			add(c, f.Check, f.Object, f.Cause, f.Remedy)
+			cause := f.Cause
+			if f.Detail != "" {
+				cause += " (" + f.Detail + ")"
+			}
+			add(c, f.Check, f.Object, cause, f.Remedy)
 		}
 		isSafe := c.state() == stateSafe
 		switch {

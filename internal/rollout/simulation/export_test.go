@@ -10,7 +10,7 @@ func (m *Member) RestartAgent() {
 	m.changed = true
 	clear(m.Drains)
 	clear(m.drains)
-	m.checks.Hash, m.checks.Refusal = "", ""
+	m.checks.Revision, m.checks.Refusal = "", ""
 }
 
 // Edit changes the plan, as a user does.

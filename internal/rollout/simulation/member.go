@@ -83,7 +83,7 @@ func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error
 // Remove simulates the removal of a plan by the agent: it deletes the plan's Jobs and releases its nodes.
 func (m *Member) Remove(plan *rollout.Plan, now time.Time) error {
 	m.active, m.changed = nil, true
-	m.checks.Hash, m.checks.Last = "", &v1.PlanStatus{}
+	m.checks.Revision, m.checks.Last = "", &v1.PlanStatus{}
 	m.Jobs = slices.DeleteFunc(m.Jobs, func(j rollout.Job) bool {
 		if j.Plan == plan.Name {
 			delete(m.jobs, j.Name)
@@ -179,8 +179,8 @@ func (m *Member) Status(plan *rollout.Plan, wait rollout.Wait, revision string, 
 	}
 	gates := m.checks.Last.Gates
 	if progress.Begun {
-		gates = &v1.GateStatus{Started: plan.Hash}
-	} else if gates != nil && gates.Started != plan.Hash {
+		gates = &v1.GateStatus{Started: plan.Revision}
+	} else if gates != nil && gates.Started != plan.Revision {
 		gates = nil
 	}
 	m.checks.Last = &v1.PlanStatus{Gates: gates,
@@ -209,14 +209,14 @@ func (m *Member) Unsafe(now time.Time) (unsafe bool, until time.Time) {
 
 // check checks the member for a plan if it is due, and reports whether it did. It also returns the time of the next
 // check, or the zero time if the outcome does not change anymore.
-func (m *Member) check(hash string, now time.Time) (checked bool, next time.Time) {
-	if now.Before(m.checks.Due(hash)) {
+func (m *Member) check(revision string, now time.Time) (checked bool, next time.Time) {
+	if now.Before(m.checks.Due(revision)) {
 		if _, until := m.Unsafe(now); until.IsZero() {
 			return false, time.Time{}
 		}
-		return false, m.checks.Due(hash)
+		return false, m.checks.Due(revision)
 	}
-	m.checks.Hash, m.checks.At, m.checks.Refusal = hash, now, ""
+	m.checks.Revision, m.checks.At, m.checks.Refusal = revision, now, ""
 	if unsafe, _ := m.Unsafe(now); unsafe {
 		m.checks.Refusal = "the scenario makes it unsafe"
 	}

@@ -99,13 +99,13 @@ func (p *Simulation) prepare() error {
 	}
 	p.plan = rollout.Plan{Name: plan.Name, UID: "simulation", Generation: p.plan.Generation + 1, Spec: *spec,
 		Version: rollout.Version(version), Hash: hash}
+	if p.plan.Revision, err = rollout.Revision(hash, &spec.PlanPace); err != nil {
+		return err
+	}
 	if plan.Spec.ClusterName == "" && plan.Spec.ClusterSelector == nil {
 		return nil
 	}
-	revision, err := rollout.Revision(hash, &spec.PlanPace)
-	if err != nil {
-		return err
-	}
+	revision := p.plan.Revision
 	p.fleet = &rollout.FleetPlan{Name: plan.Name, Pace: rollout.PaceOf(&plan.Spec), Hash: hash, Revision: revision,
 		Approvals: plan.Spec.Approvals}
 	p.fleet.ApprovalRevision, err = rollout.ApprovalRevision(plan.UID, revision, &plan.Spec)
@@ -274,7 +274,7 @@ func (p *Simulation) settleMember(i int, plan rollout.Plan) (rollout.Wait, error
 		case m.changed: // Observe restarted the agent
 			continue
 		case wait.Unchecked:
-			checked, next := m.check(plan.Hash, p.Now)
+			checked, next := m.check(plan.Revision, p.Now)
 			if checked {
 				continue
 			}
