@@ -185,7 +185,7 @@ func (l *leadership) overridden(r *resolved) []string {
 	}
 	var names []string
 	if len(r.object.Spec.Overrides) > 0 {
-		for _, o := range rollout.Overridden(overrideRevision(*r), r.object.Spec.Overrides) {
+		for _, o := range rollout.Overridden(overrideRevision(*r), "", r.object.Spec.Overrides) {
 			names = append(names, o.Check)
 		}
 	}
@@ -292,7 +292,7 @@ func startedOf(r resolved, begun bool) string {
 // overridesOf returns the overrides of a member's own Plan, with the times when they were found.
 func overridesOf(r resolved, before []v1.OverrideStatus, now time.Time) []v1.OverrideStatus {
 	var all []v1.OverrideStatus
-	for _, o := range rollout.Overridden(overrideRevision(r), r.object.Spec.Overrides) {
+	for _, o := range rollout.Overridden(overrideRevision(r), "", r.object.Spec.Overrides) {
 		is := v1.OverrideStatus{Check: o.Check, Revision: o.Revision, OverriddenBy: o.OverriddenBy, Reason: o.Reason,
 			OverriddenAt: metav1.NewTime(now)}
 		for _, was := range before {

@@ -48,6 +48,15 @@ type Override struct {
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{56}$`
 	Revision string `json:"revision"`
 
+	// clusters lists the names of the Clusters in which the findings are ignored. If it is empty, they are ignored in all
+	// Clusters of the Plan. It can list up to 100 names. In a member, an override that lists Clusters does not count.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	Clusters []string `json:"clusters,omitempty"`
+
 	// overriddenBy is the name of the user who decides. It must be the name of the user who adds the entry, and must be 1
 	// to 512 characters long.
 	// +required
@@ -119,6 +128,11 @@ type OverrideStatus struct {
 	Check string `json:"check"`
 	// revision is the revision for which the check is ignored.
 	Revision string `json:"revision"`
+	// clusters lists the Clusters in which the findings are ignored. If it is empty, they are ignored in all Clusters.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=100
+	Clusters []string `json:"clusters,omitempty"`
 	// overriddenBy is the user who has decided to ignore the findings.
 	OverriddenBy string `json:"overriddenBy"`
 	// reason says why the findings are ignored.
@@ -130,6 +144,8 @@ type OverrideStatus struct {
 const (
 	// MaxFindings is the maximum number of findings that a status lists.
 	MaxFindings = 10
+	// MaxOverrideClusters is the maximum number of Clusters that an override lists.
+	MaxOverrideClusters = 100
 
 	// CheckUpgradeChecks is the check of the finding that a cluster could not be checked at all. It cannot be overridden,
 	// because the override would cover all checks in all clusters.

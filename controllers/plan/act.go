@@ -141,19 +141,24 @@ func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) 
 
 // deliver passes each member's set to the delivery store.
 func (r *Reconciler) deliver(s *scope) {
-	made := map[rollout.Delivery]*set.Set{}
+	type variant struct {
+		what   rollout.Delivery
+		checks string // that are overridden
+	}
+	made := map[variant]*set.Set{}
 	sets := map[types.NamespacedName]*set.Set{}
 	for i := range s.clusters {
 		what := s.delivery(i)
 		if what == rollout.DeliverNothing {
 			continue
 		}
+		v := variant{what, s.overriddenChecks(s.clusters[i].Name)}
 		if what == rollout.DeliverUnchanged {
-			made[what] = delivery.Unchanged(set.ID(set.Plan, s.plan.Name))
-		} else if made[what] == nil {
-			made[what] = s.made(what == rollout.DeliverPaused)
+			made[v] = delivery.Unchanged(set.ID(set.Plan, s.plan.Name))
+		} else if made[v] == nil {
+			made[v] = s.made(what == rollout.DeliverPaused, v.checks)
 		}
-		sets[client.ObjectKeyFromObject(s.members[i].object)] = made[what]
+		sets[client.ObjectKeyFromObject(s.members[i].object)] = made[v]
 	}
 	r.Deliveries.Replace(keyOf(client.ObjectKeyFromObject(s.plan)), sets)
 }
@@ -174,8 +179,8 @@ func (s *scope) delivery(i int) rollout.Delivery {
 // made returns the set of a plan. If the set cannot be built, made returns a placeholder that makes members keep their
 // current set. Each plan must declare a set for each of its members, because the store does not remove unwanted objects
 // from members until all owners have declared their sets.
-func (s *scope) made(paused bool) *set.Set {
-	made, err := s.set(paused)
+func (s *scope) made(paused bool, overridden string) *set.Set {
+	made, err := s.set(paused, overridden)
 	if err != nil {
 		s.fail(v1.ReasonDeliveryFailed, err.Error(), true)
 		return delivery.Unchanged(set.ID(set.Plan, s.plan.Name))
@@ -184,13 +189,13 @@ func (s *scope) made(paused bool) *set.Set {
 }
 
 // set returns the set that contains the Plan for members, together with copies of the Plan's Secrets.
-func (s *scope) set(paused bool) (*set.Set, error) {
+func (s *scope) set(paused bool, overridden string) (*set.Set, error) {
 	plan := &v1.Plan{Spec: *s.spec.DeepCopy()}
 	plan.SetGroupVersionKind(v1.GroupVersion.WithKind("Plan"))
 	plan.Namespace, plan.Name = v1.PlansNamespace, s.plan.Name
 	plan.Annotations = map[string]string{v1.AnnotationRevision: s.fleet.Revision}
-	if checks := s.overriddenChecks(); checks != "" {
-		plan.Annotations[v1.AnnotationOverrides] = checks
+	if overridden != "" {
+		plan.Annotations[v1.AnnotationOverrides] = overridden
 	}
 	plan.Spec.Paused = plan.Spec.Paused || paused
 	object, err := set.Object(plan)

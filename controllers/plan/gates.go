@@ -7,17 +7,18 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// overriddenChecks returns the names of the checks that are overridden for the plan's current revision, separated by
-// commas.
-func (s *scope) overriddenChecks() string {
+// overriddenChecks returns the names of the checks that are overridden in a Cluster for the plan's current revision,
+// separated by commas.
+func (s *scope) overriddenChecks(cluster string) string {
 	var checks []string
-	for _, o := range rollout.Overridden(s.fleet.ApprovalRevision, s.plan.Spec.Overrides) {
+	for _, o := range rollout.Overridden(s.fleet.ApprovalRevision, cluster, s.plan.Spec.Overrides) {
 		checks = append(checks, o.Check)
 	}
 	slices.Sort(checks)
@@ -56,8 +57,8 @@ func (s *scope) gates(before *v1.GateStatus, now metav1.Time) (added []v1.Overri
 func (s *scope) overrides(before *v1.GateStatus, now metav1.Time) (all, added []v1.OverrideStatus) {
 	revision := s.fleet.ApprovalRevision
 	for _, o := range s.plan.Spec.Overrides {
-		is := v1.OverrideStatus{Check: o.Check, Revision: o.Revision, OverriddenBy: o.OverriddenBy, Reason: o.Reason,
-			OverriddenAt: now}
+		is := v1.OverrideStatus{Check: o.Check, Revision: o.Revision, Clusters: o.Clusters, OverriddenBy: o.OverriddenBy,
+			Reason: o.Reason, OverriddenAt: now}
 		known := false
 		if before != nil {
 			for _, was := range before.Overrides {
@@ -81,5 +82,5 @@ func (s *scope) overrides(before *v1.GateStatus, now metav1.Time) (all, added []
 // sameOverride reports whether two overrides differ at most in their times.
 func sameOverride(a, b v1.OverrideStatus) bool {
 	a.OverriddenAt = b.OverriddenAt
-	return a == b
+	return equality.Semantic.DeepEqual(a, b)
 }

@@ -112,12 +112,21 @@ func TestMemberThatCannotBeUpgradedSafelyIsShownAndOverridden(t *testing.T) {
 		if is.OverriddenAt.Unix() != at.Unix() {
 			t.Errorf("the time is %v, want %v", is.OverriddenAt, at)
 		}
-		if want.OverriddenAt = is.OverriddenAt; is != want {
+		if want.OverriddenAt = is.OverriddenAt; !equality.Semantic.DeepEqual(is, want) {
 			t.Errorf("the override is %+v, want %+v", is, want)
 		}
 		overridden := slices.DeleteFunc(s.events(), func(e string) bool { return e != "Warning CheckOverridden" })
 		if len(overridden) != 1 {
 			t.Errorf("%d events of the override, want 1", len(overridden))
+		}
+		s.change(func(spec *v1.PlanSpec) { spec.Overrides[0].Clusters = []string{"b"} })
+		s.reconcile()
+		if got := s.given("a").Annotations[v1.AnnotationOverrides]; got != "" {
+			t.Errorf("with an override for b, a has the overrides %q, want none", got)
+		}
+		if g := s.read().Status.Gates; g == nil || len(g.Overrides) != 1 ||
+			!slices.Equal(g.Overrides[0].Clusters, []string{"b"}) {
+			t.Errorf("the gates are %+v, want the override for b", g)
 		}
 		s.change(func(spec *v1.PlanSpec) { spec.Rollout = &v1.Rollout{MaxFailedClusters: 5} })
 		s.clock.Advance(fullStop)

@@ -94,11 +94,12 @@ func (v *view) claimed() bool {
 	})
 }
 
-// Overridden returns the overrides of a revision. Overrides of other revisions do not count.
-func Overridden(revision string, overrides []v1.Override) []v1.Override {
+// Overridden returns the overrides of a revision that count in a Cluster. In a Plan of a member, the name of the
+// Cluster is empty.
+func Overridden(revision, cluster string, overrides []v1.Override) []v1.Override {
 	var counted []v1.Override
 	for _, o := range overrides {
-		if revision != "" && o.Revision == revision {
+		if revision != "" && o.Revision == revision && (len(o.Clusters) == 0 || slices.Contains(o.Clusters, cluster)) {
 			counted = append(counted, o)
 		}
 	}

@@ -387,15 +387,19 @@ func TestRefusedMembersHoldTheirWaveWithoutASlot(t *testing.T) {
 	}
 }
 
-func TestOverrideCountsOnlyForItsRevision(t *testing.T) {
-	all := []v1.Override{{Check: "old", Revision: "a"}, {Check: "new", Revision: "b"}, {Check: "odd"}}
-	for revision, want := range map[string][]string{"a": {"old"}, "b": {"new"}, "c": nil, "": nil} {
+func TestOverrideCountsOnlyForItsRevisionAndItsClusters(t *testing.T) {
+	all := []v1.Override{{Check: "old", Revision: "a"}, {Check: "new", Revision: "b"}, {Check: "odd"},
+		{Check: "one", Revision: "b", Clusters: []string{"prod", "test"}}}
+	for in, want := range map[[2]string][]string{
+		{"a", "prod"}: {"old"}, {"b", "prod"}: {"new", "one"}, {"b", "dev"}: {"new"}, {"b", ""}: {"new"},
+		{"c", "prod"}: nil, {"", "prod"}: nil,
+	} {
 		var got []string
-		for _, o := range rollout.Overridden(revision, all) {
+		for _, o := range rollout.Overridden(in[0], in[1], all) {
 			got = append(got, o.Check)
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("the overrides of revision %q are %q, want %q", revision, got, want)
+			t.Errorf("the overrides of revision %q in cluster %q are %q, want %q", in[0], in[1], got, want)
 		}
 	}
 }

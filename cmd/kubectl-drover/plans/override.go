@@ -21,9 +21,9 @@ import (
 // overrideOptions holds the flags of "plan override".
 type overrideOptions struct {
 	*cli.Options
-	checks     []string
-	reason, by string
-	yes        bool
+	checks, clusters []string
+	reason, by       string
+	all, yes         bool
 }
 
 func newOverride(o *cli.Options) *cobra.Command {
@@ -33,15 +33,19 @@ func newOverride(o *cli.Options) *cobra.Command {
 		Long: `Override upgrade checks of a plan, so that it starts although they have findings. It adds entries
 to spec.overrides. You need the rights to update and to override the Plan.
 
-An override applies to all members of the plan. It counts only for the plan as it is now. Any change
-except to paused, approvals and overrides makes it expire. The status and an event record the user, the
-time and the reason.`,
+An override applies to the clusters in which the checks have findings now, to the clusters of --cluster,
+or to all clusters with --all. It counts only for the plan as it is now. Any change except to paused,
+approvals and overrides makes it expire. The status and an event record the user, the time and the
+reason.`,
 		Example: `  kubectl drover plan override k3s-server --check NodesReady --reason "node 7 is being replaced"`,
 		Args:    cli.Arguments(1, "NAME"), ValidArgsFunction: completePlans(o, cobra.ShellCompDirectiveNoFileComp),
 	}
 	change := cli.BindChange(c)
 	cli.BindYes(c, &a.yes)
 	c.Flags().StringSliceVar(&a.checks, "check", nil, "The checks, separated by commas")
+	c.Flags().StringSliceVar(&a.clusters, "cluster", nil, "The clusters, separated by commas (default: all with findings)")
+	c.Flags().BoolVar(&a.all, "all", false, "Override the checks in all clusters of the plan")
+	c.MarkFlagsMutuallyExclusive("cluster", "all")
 	c.Flags().StringVar(&a.reason, "reason", "", "Why the findings can be ignored, at most 256 characters")
 	c.Flags().StringVar(&a.by, "overridden-by", "", "The user who overrides the checks (default: you)")
 	cli.Complete(c, "check", a.completeChecks)
@@ -60,7 +64,7 @@ func (a *overrideOptions) override(c *cobra.Command, change *cli.Change, name st
 		if plan, err = readPlan(ctx, h, name); err != nil {
 			return err
 		}
-		if err = overridable(plan, a.checks); err == nil && a.by == "" {
+		if err = errors.Join(overridable(plan, a.checks), a.choose(plan)); err == nil && a.by == "" {
 			a.by, err = self(ctx, h)
 		}
 		return err
@@ -69,20 +73,55 @@ func (a *overrideOptions) override(c *cobra.Command, change *cli.Change, name st
 		return err
 	}
 	if change.Real() {
-		if err := cli.Confirm(c, a.yes, describeOverride(plan, a.checks, a.reason)); err != nil {
+		if err := cli.Confirm(c, a.yes, describeOverride(plan, a.checks, a.clusters, a.reason)); err != nil {
 			return err
 		}
 	}
 	return a.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
 		before, revision := plan.DeepCopy(), plan.Status.Gates.Revision
 		add := func(p *v1.Plan) {
-			setOverrides(p, a.checks, v1.Override{Revision: revision, OverriddenBy: a.by, Reason: strings.TrimSpace(a.reason)})
+			setOverrides(p, a.checks, v1.Override{Revision: revision, Clusters: a.clusters, OverriddenBy: a.by,
+				Reason: strings.TrimSpace(a.reason)})
 		}
 		add(plan)
 		return change.Make(h, plan, "overrides "+strings.Join(a.checks, ", "), func(w client.Client) error {
 			return addDecision(ctx, h, w, before, plan, add)
 		})
 	})
+}
+
+// choose sets the clusters in which the checks are overridden. By default, these are the clusters with findings. An
+// override in a cluster that has been overridden before is kept.
+func (a *overrideOptions) choose(plan *v1.Plan) error {
+	if a.all || plan.Status.Gates == nil {
+		return nil
+	}
+	if len(a.clusters) == 0 {
+		if len(plan.Status.Gates.Findings) >= v1.MaxFindings {
+			return fmt.Errorf("the status of plan %s/%s lists only the first %d findings: name the clusters with --cluster, or "+
+				"use --all", plan.Namespace, plan.Name, v1.MaxFindings)
+		}
+		for _, f := range plan.Status.Gates.Findings {
+			if f.Cluster != "" && slices.Contains(a.checks, f.Check) {
+				a.clusters = append(a.clusters, f.Cluster)
+			}
+		}
+	}
+	for _, o := range plan.Status.Gates.Overrides {
+		switch {
+		case !slices.Contains(a.checks, o.Check):
+		case len(o.Clusters) == 0: // the check is overridden in all clusters
+			a.clusters = nil
+			return nil
+		case len(a.clusters) > 0:
+			a.clusters = append(a.clusters, o.Clusters...)
+		}
+	}
+	slices.Sort(a.clusters)
+	if a.clusters = slices.Compact(a.clusters); len(a.clusters) > v1.MaxOverrideClusters {
+		return fmt.Errorf("an override can list %d clusters, and not %d: use --all", v1.MaxOverrideClusters, len(a.clusters))
+	}
+	return nil
 }
 
 // overridable returns an error if the checks of a plan cannot be overridden.
@@ -130,15 +169,19 @@ func checksOf(plan *v1.Plan) []string {
 }
 
 // describeOverride returns the question that the user has to confirm.
-func describeOverride(plan *v1.Plan, checks []string, reason string) string {
+func describeOverride(plan *v1.Plan, checks, clusters []string, reason string) string {
 	var found []string
 	for _, f := range plan.Status.Gates.Findings {
 		if slices.Contains(checks, f.Check) {
 			found = append(found, finding(&f))
 		}
 	}
-	return fmt.Sprintf("override %s of plan %s/%s on all its clusters, for revision %s, because %q. Findings so far: %s",
-		strings.Join(checks, ", "), plan.Namespace, plan.Name, plan.Status.Gates.Revision, reason,
+	where := "all its clusters"
+	if len(clusters) > 0 {
+		where = "the clusters " + cli.Plain(strings.Join(clusters, ", "))
+	}
+	return fmt.Sprintf("override %s of plan %s/%s on %s, for revision %s, because %q. Findings so far: %s",
+		strings.Join(checks, ", "), plan.Namespace, plan.Name, where, plan.Status.Gates.Revision, reason,
 		strings.Join(found, "; "))
 }
 

@@ -42,10 +42,11 @@ func TestChecksAreOverridden(t *testing.T) {
 	want(cli.ExitError, []string{"the check UpgradeChecks cannot be overridden"}, "--check", "NodesReady,UpgradeChecks",
 		"--reason", reason)
 	want(cli.ExitError, []string{"use one of NodesReady, RemovedAPIs\n"}, "--check", "Other", "--reason", reason)
-	want(cli.ExitError, []string{"override NodesReady of plan " + workspace + "/k3s on all its clusters", revision,
+	want(cli.ExitError, []string{"override NodesReady of plan " + workspace + "/k3s on the clusters a, for", revision,
 		`because "` + reason + `"`, "a/NodesReady node/x: it is not ready", "Confirm with --yes"},
 		"--check", "NodesReady", "--reason", reason)
-	want(cli.ExitAllowed, []string{"overrides:\n  - check: NodesReady\n    overriddenBy: flux\n    reason: " + reason +
+	want(cli.ExitAllowed, []string{"overrides:\n  - check: NodesReady\n    clusters:\n    - a\n    overriddenBy: flux\n" +
+		"    reason: " + reason +
 		"\n    revision: " + revision}, "--check", "NodesReady", "--reason", reason, "--dry-run=client", "-o", "yaml",
 		"--overridden-by", "flux")
 	if got := overrides(); len(got) > 0 {
@@ -54,8 +55,9 @@ func TestChecksAreOverridden(t *testing.T) {
 	want(cli.ExitAllowed, []string{"plan.cluster.drover.dev/k3s overrides NodesReady, RemovedAPIs\n"}, "--check",
 		"NodesReady,RemovedAPIs", "--reason", reason, "--yes")
 	both := []string{"NodesReady " + revision + " " + reason, "RemovedAPIs " + revision + " " + reason}
-	if got := overrides(); !slices.Equal(got, both) || plan.Spec.Overrides[0].OverriddenBy == "" {
-		t.Errorf("the overrides are %+v, want %q by a user", plan.Spec.Overrides, both)
+	if got := overrides(); !slices.Equal(got, both) || plan.Spec.Overrides[0].OverriddenBy == "" ||
+		!slices.Equal(plan.Spec.Overrides[0].Clusters, []string{"a"}) {
+		t.Errorf("the overrides are %+v, want %q by a user in cluster a", plan.Spec.Overrides, both)
 	}
 	_, out := s.run(t.Context(), "__complete", "plan", "override", "k3s", "--check", "")
 	if !strings.Contains(out, "NodesReady\n") || !strings.Contains(out, "RemovedAPIs\n") ||
