@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// checkTimeout is how long the checks of a member may take.
-	checkTimeout = time.Minute
+	// checkTimeout is how long the checks of a member may take. Members with 100,000 pods need more than a minute.
+	checkTimeout = 5 * time.Minute
 	// checkGrace is how long the checks may take before the status says that they are running.
 	checkGrace = 5 * time.Second
 	// maxFinding is the maximum size of each text of a finding in a status, in bytes.
@@ -44,8 +44,9 @@ type checks struct {
 
 // checked is the outcome of a Plan's last checks.
 type checked struct {
-	revision string    // the Plan's revision when the checks started
-	at       time.Time // when they started
+	revision string        // the Plan's revision when the checks started
+	at       time.Time     // when they ended
+	took     time.Duration // how long they took
 	findings []v1.UpgradeFinding
 	unread   []v1.UpgradeFinding // the findings about facts that the agent has no right to read
 	started  time.Time           // when the current checks started; zero if none are running
@@ -99,11 +100,12 @@ func (c *checks) start(ctx context.Context, running *sync.WaitGroup, r resolved)
 	running.Go(func() {
 		var found []upgradecheck.Finding
 		var err error
+		began := time.Now()
 		if applies {
 			found, err = c.inTurn(ctx, &target)
 		}
 		c.mu.Lock()
-		is.revision, is.at, is.started = r.plan.Revision, is.started, time.Time{}
+		is.revision, is.at, is.took, is.started = r.plan.Revision, c.now(), time.Since(began), time.Time{}
 		is.unread, is.findings = inStatus(found, true), inStatus(found, false)
 		switch {
 		case !applies:
@@ -114,7 +116,7 @@ func (c *checks) start(ctx context.Context, running *sync.WaitGroup, r resolved)
 		case err != nil:
 			is.findings = []v1.UpgradeFinding{{Check: v1.CheckUpgradeChecks,
 				Cause:  protocol.Cut("the cluster could not be checked: "+err.Error(), maxFinding),
-				Remedy: "the agent tries again every minute"}}
+				Remedy: "the agent tries again"}}
 		}
 		c.mu.Unlock()
 		c.touch()
@@ -174,7 +176,7 @@ func (l *leadership) guard(r *resolved) {
 		}
 	}
 	r.checks = rollout.Checks{Policy: policyOf(*r), Hub: ofHub(r.object), Revision: last.revision, At: last.at,
-		Refusal: refusal(r.findings), Last: &r.object.Status}
+		Took: last.took, Refusal: refusal(r.findings), Last: &r.object.Status}
 	r.plan.Guard(r.checks, l.options.Now())
 }
 

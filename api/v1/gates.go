@@ -10,10 +10,11 @@ type PlanGates struct {
 	// upgradeChecks determines whether the agent checks if the cluster can be upgraded safely, before the plan starts on
 	// the first node of the cluster. Once a node has started the current version, the cluster is checked again only if
 	// nodeSelector changes. With Enforce, the plan does not start on any node until all checks have passed or have been
-	// overridden, and the agent checks again every minute. With Report, the findings are only listed in status.gates. With
-	// Disabled, the cluster is not checked. The default is Enforce if the version is a Kubernetes version, such as v1.36.3
-	// or 1.36, and Disabled for any other version. If Enforce is set and the version is not a Kubernetes version, the plan
-	// does not start. On the hub, setting Report or Disabled requires the verb "override" on the Plan.
+	// overridden, and the agent usually checks again every minute. With Report, the findings are only listed in
+	// status.gates. With Disabled, the cluster is not checked. The default is Enforce if the version is a Kubernetes
+	// version, such as v1.36.3 or 1.36, and Disabled for any other version. If Enforce is set and the version is not a
+	// Kubernetes version, the plan does not start. On the hub, setting Report or Disabled requires the verb "override" on
+	// the Plan.
 	// +optional
 	UpgradeChecks UpgradeCheckPolicy `json:"upgradeChecks,omitempty"`
 }
@@ -152,7 +153,7 @@ const (
 	CheckUpgradeChecks = "UpgradeChecks"
 
 	// ReasonUpgradeUnsafe means that the upgrade checks in a member have findings, so the plan does not start there.
-	// status.gates lists the findings. The agent checks again every minute.
+	// status.gates lists the findings. The agent usually checks again every minute.
 	ReasonUpgradeUnsafe = "UpgradeUnsafe"
 	// ReasonCheckOverridden is the reason of the event for an override.
 	ReasonCheckOverridden = "CheckOverridden"

@@ -20,23 +20,32 @@ type Checks struct {
 	Policy v1.UpgradeCheckPolicy
 	// Hub reports whether the hub created the Plan, and therefore decides when the plan starts in the member.
 	Hub bool
-	// Revision is the plan's revision when the member was checked, and At is the time. The revision includes the node
-	// selector, because the findings depend on it.
+	// Revision is the plan's revision when the member was checked, At is the time when the checks ended, and Took is how
+	// long they took. The revision includes the node selector, because the findings depend on it.
 	Revision string
 	At       time.Time
+	Took     time.Duration
 	// Refusal describes the findings that are not overridden. It is empty if there are none.
 	Refusal string
 	// Last is the Plan's last status.
 	Last *v1.PlanStatus
 }
 
-// checkInterval is how long the outcome of the checks is used.
-const checkInterval = time.Minute
+const (
+	// checkInterval is how long the outcome of the checks is used.
+	checkInterval = time.Minute
+	// checkShare limits the load of the checks of a member that refuses the plan. The pause between two checks is at least
+	// this many times as long as a check.
+	checkShare = 10
+)
 
 // Due returns the time at which a member that has to be checked is checked again.
 func (c *Checks) Due(revision string) time.Time {
 	if c.Revision != revision {
 		return time.Time{}
+	}
+	if c.Refusal != "" {
+		return c.At.Add(max(checkInterval, checkShare*c.Took))
 	}
 	return c.At.Add(checkInterval)
 }

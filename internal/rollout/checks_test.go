@@ -387,6 +387,24 @@ func TestRefusedMembersHoldTheirWaveWithoutASlot(t *testing.T) {
 	}
 }
 
+func TestMembersThatAreSlowToCheckAreCheckedLessOften(t *testing.T) {
+	now := time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC)
+	for name, tt := range map[string]struct {
+		took    time.Duration
+		refusal string
+		want    time.Duration
+	}{
+		"a fast member with findings":    {time.Second, "r", time.Minute},
+		"a slow member with findings":    {2 * time.Minute, "r", 20 * time.Minute},
+		"a slow member without findings": {2 * time.Minute, "", time.Minute},
+	} {
+		c := rollout.Checks{Revision: "h1", At: now, Took: tt.took, Refusal: tt.refusal}
+		if got := c.Due("h1").Sub(now); got != tt.want {
+			t.Errorf("%s is checked again after %s, want %s", name, got, tt.want)
+		}
+	}
+}
+
 func TestOverrideCountsOnlyForItsRevisionAndItsClusters(t *testing.T) {
 	all := []v1.Override{{Check: "old", Revision: "a"}, {Check: "new", Revision: "b"}, {Check: "odd"},
 		{Check: "one", Revision: "b", Clusters: []string{"prod", "test"}}}

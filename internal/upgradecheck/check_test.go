@@ -103,6 +103,15 @@ func TestChecks(t *testing.T) {
 			change: func(f *Facts) { f.Version = "unknown" },
 			want:   []want{{CheckKubernetesVersion, "kube-apiserver", `not checked: "unknown" is not a version`, ""}},
 		},
+		"workers of a control plane of which one node still runs the old version": {
+			change: func(f *Facts) {
+				f.Version = "v1.36.3"
+				f.Nodes = append(f.Nodes, Node{Name: "cp2", ControlPlane: true, Ready: true, Kubelet: "v1.36.3"})
+				f.Nodes[0].Selected, f.Nodes[2].Selected = false, false
+			},
+			want: []want{{CheckKubeletVersion, "node/w1", "newer than the API server's v1.35.2 on node cp",
+				"upgrade the control plane first"}},
+		},
 		"a node that is not ready": {
 			change: func(f *Facts) { f.Nodes[2].Ready = false },
 			want:   []want{{CheckNodesReady, "node/w2", "it is not ready", "repair the node"}},

@@ -96,6 +96,18 @@ func (c *checker) older() bool {
 	return false
 }
 
+// oldest returns the lowest version of an API server. The other API servers are only known by the kubelets beside them.
+func (c *checker) oldest() (int, string) {
+	oldest, text := c.server, c.Version
+	for i := range c.Nodes {
+		n := &c.Nodes[i]
+		if kubelet, ok := minor(n.Kubelet); ok && n.ControlPlane && kubelet < oldest {
+			oldest, text = kubelet, n.Kubelet+" on node "+n.Name
+		}
+	}
+	return oldest, text
+}
+
 // kubelets finds kubelets that do not work together with the API server during or after the upgrade.
 func (c *checker) kubelets() {
 	server := c.server
@@ -103,6 +115,7 @@ func (c *checker) kubelets() {
 	if upgraded {
 		server = max(server, c.goal)
 	}
+	oldest, version := c.oldest()
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
 		object := "node/" + n.Name
@@ -118,9 +131,9 @@ func (c *checker) kubelets() {
 				fmt.Sprintf("its kubelet runs %s, and Kubernetes 1.%d supports kubelets from 1.%d", n.Kubelet, server,
 					server-maxSkew),
 				fmt.Sprintf("upgrade this kubelet to 1.%d first", min(server-maxSkew, c.server)))
-		case n.Selected && !upgraded && c.goal > c.server:
+		case n.Selected && !upgraded && c.goal > oldest:
 			c.add(CheckKubeletVersion, object,
-				fmt.Sprintf("its kubelet would run %s, which is newer than the API server's %s", c.target.Version, c.Version),
+				fmt.Sprintf("its kubelet would run %s, which is newer than the API server's %s", c.target.Version, version),
 				"upgrade the control plane first")
 		case kubelet > server:
 			c.add(CheckKubeletVersion, object,
