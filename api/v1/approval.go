@@ -15,7 +15,7 @@ const (
 	ApprovalRequired ApprovalPolicy = "Required"
 )
 
-// Approval is a user's approval of one revision of a Plan for one wave.
+// Approval is a user's approval of one revision of a Plan or Baseline for one wave.
 type Approval struct {
 	// wave is the name of the wave. It must be 1 to 63 characters long.
 	// +required
@@ -24,9 +24,9 @@ type Approval struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Wave string `json:"wave"`
 
-	// revision is the approved revision, as shown in status.waves. The revision depends on the Plan's UID, the version,
-	// the content of the Secrets that do not set ignoreUpdates, and the whole spec except paused, approvals and
-	// overrides. The approval is not valid for any other revision.
+	// revision is the approved revision, as shown in status.waves. It depends on the UID and the whole spec except paused,
+	// approvals and overrides, on the version of a Plan, on the content of the Secrets in a Plan that do not set
+	// ignoreUpdates, and on the objects of a Baseline. The approval is not valid for any other revision.
 	// +required
 	// +kubebuilder:validation:MaxLength=56
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{56}$`
@@ -43,7 +43,7 @@ type Approval struct {
 
 // WaveApproval describes whether a wave that requires approval has been approved.
 type WaveApproval struct {
-	// revision is the revision to approve. While the version or a Secret cannot be resolved, it is the approved
+	// revision is the revision to approve. While the version or a Secret of a Plan cannot be resolved, it is the approved
 	// revision, or empty if no revision has been approved.
 	// +optional
 	Revision string `json:"revision,omitempty"`

@@ -13,8 +13,8 @@ import (
 // them, and report their health, whether or not the hub is reachable.
 //
 // The agent applies the objects as the user "drover:baseline:<name>", whose only rights are the rights of a
-// RoleTemplate. Creating a Baseline, or changing its spec, requires the "bind" verb on that role template in the
-// Baseline's namespace.
+// RoleTemplate. Creating a Baseline, or changing anything in its spec except approvals, requires the "bind" verb on that
+// role template in the Baseline's namespace.
 //
 // Drover never takes over objects that others have created. In string values, the agent replaces $(CLUSTER_NAME) with
 // the name of the Cluster, and $(LABEL:<key>) with the value of one of the Cluster's labels.
@@ -45,7 +45,7 @@ type Baseline struct {
 	// status reports which members have the objects, and whether the objects are healthy.
 	//
 	// Ready is True with reason Applied, NoClusters or MembersAway. Ready is False with reason Delivering, Applying,
-	// Soaking, Paused, TooManyFailures, Unhealthy, Forbidden, Conflict, Drifted, Fighting, DeliveryFailed, RoleMissing,
+	// Soaking, Paused, AwaitingApproval, TooManyFailures, Unhealthy, Forbidden, Conflict, Drifted, Fighting, DeliveryFailed, RoleMissing,
 	// MembersAway, ClusterNotFound, InvalidSelector, InvalidManifests, SourceNotFound, SecretRefused, RevisionNotFound,
 	// AgentTooOld, AgentReadOnly, NoLeader or IdentityMismatch. If the role template cannot be used, the reason says
 	// why, for example RoleTemplateNotFound.
@@ -134,13 +134,21 @@ type BaselinePace struct {
 	// as failed.
 	// +optional
 	// +structType=atomic
-	// +kubebuilder:validation:XValidation:rule="!has(self.waves) || self.waves.all(w, !has(w.approval) || w.approval == 'None')",message="waves of a Baseline cannot require approval: set approval to None, or use paused to hold the rollout"
 	Rollout *Rollout `json:"rollout,omitempty"`
 
 	// paused prevents any more members from receiving a new revision. It has no effect if rollout is not set. The
 	// default is false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
+
+	// approvals lists the approvals of waves that require approval. Adding or changing an entry requires the "approve"
+	// verb on the Baseline. "kubectl drover baseline approve" adds entries. Anyone who can update the Baseline can remove
+	// them. At most 32 are allowed.
+	// +optional
+	// +listType=map
+	// +listMapKey=wave
+	// +kubebuilder:validation:MaxItems=32
+	Approvals []Approval `json:"approvals,omitempty"`
 
 	// healthTimeout is the time within which an object must become healthy after it has been applied. If an object
 	// takes longer, its member counts as failed. In a rollout, a connected member that reports no result for five minutes

@@ -176,9 +176,9 @@ type Wave struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration, for example 30s or 10m"
 	Soak *metav1.Duration `json:"soak,omitempty"`
 
-	// approval determines whether the wave starts only after a user has approved the plan for it. With Required, no work
-	// starts in this wave or any later wave until spec.approvals contains an approval of the plan's current revision. The
-	// default is None. Baselines accept only None.
+	// approval determines whether the wave starts only after a user has approved it. With Required, no work starts in this
+	// wave or any later wave until spec.approvals contains an approval of the current revision in status.waves. The default
+	// is None.
 	// +optional
 	Approval ApprovalPolicy `json:"approval,omitempty"`
 }

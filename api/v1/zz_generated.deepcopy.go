@@ -387,6 +387,11 @@ func (in *BaselinePace) DeepCopyInto(out *BaselinePace) {
 		*out = new(Rollout)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.Approvals != nil {
+		in, out := &in.Approvals, &out.Approvals
+		*out = make([]Approval, len(*in))
+		copy(*out, *in)
+	}
 	if in.HealthTimeout != nil {
 		in, out := &in.HealthTimeout, &out.HealthTimeout
 		*out = new(metav1.Duration)

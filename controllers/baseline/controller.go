@@ -22,6 +22,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/rollout"
 	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/internal/status"
 )
@@ -200,8 +201,12 @@ func (r *Reconciler) writeStatus(ctx context.Context, b *v1.Baseline, d decision
 		if d.rollout == nil && summary.Reason == v1.ReasonApplied || d.rollout != nil && d.rollout.complete {
 			s.CompleteRevision = s.Revision
 		}
+		before := s.Waves
 		if s.Waves = nil; d.rollout != nil {
 			s.Waves = d.rollout.waves
+		}
+		for _, w := range rollout.RecordApprovals(s.Waves, before, b.Spec.Approvals, true, r.Now()) {
+			update.Event(status.WaveApproved(w))
 		}
 	})
 	if d.rollout != nil && !d.rollout.wait.Until.IsZero() { // the time may have passed since the decision

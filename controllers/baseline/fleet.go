@@ -84,12 +84,9 @@ type stage struct {
 	patience time.Duration
 	// begins is true if more members may begin.
 	begins bool
-}
-
-func paceOf(spec *v1.BaselinePace) rollout.Pace {
-	var plan v1.PlanSpec
-	plan.Paused, plan.Rollout = spec.Paused, spec.Rollout
-	return rollout.PaceOf(&plan)
+	// name is the name of the Baseline. toApprove is the revision that approvals must name.
+	name, toApprove string
+	approvals       []v1.Approval
 }
 
 // give selects the content that a member gets. The zero value means that the member keeps its current objects.
@@ -237,7 +234,8 @@ func (s stage) fleet(members []observed, now time.Time) (*rollout.Fleet, []rollo
 			clusters[i].Away = "it is not connected, or does not accept Baselines"
 		}
 	}
-	plan := rollout.FleetPlan{Pace: s.pace, Revision: s.current}
+	plan := rollout.FleetPlan{Baseline: s.name, Pace: s.pace, Revision: s.current,
+		ApprovalRevision: s.toApprove, Approvals: s.approvals}
 	f, err := rollout.NewFleet(clusters, plan, now)
 	if err != nil {
 		return nil, nil, err
@@ -326,7 +324,7 @@ func (p *progress) explain(summary *delivery.Summary) {
 	case p.wait.Reason == v1.ReasonPaused:
 		summary.Reason = p.wait.Reason
 		summary.Message = summary.Clusters.Summary + " clusters have it; it is paused: set spec.paused to false to continue"
-	case p.wait.Reason == v1.ReasonSoaking:
+	case p.wait.Reason == v1.ReasonSoaking, p.wait.Reason == v1.ReasonAwaitingApproval:
 		summary.Reason, summary.Message = p.wait.Reason, p.wait.Message
 	case p.waiting > 0 && summary.Reason == v1.ReasonDelivering:
 		summary.Message = fmt.Sprintf("%s clusters have it; %d in progress, %d waiting for their turn",

@@ -32,8 +32,13 @@ func (r *Reconciler) rollOut(ctx context.Context, b *v1.Baseline, d *decision) e
 	}
 	name, now := client.ObjectKeyFromObject(b), r.Now()
 	s := stage{
-		current: d.content.set.Baseline.Revision, complete: b.Status.CompleteRevision, pace: paceOf(&b.Spec.BaselinePace),
+		current: d.content.set.Baseline.Revision, complete: b.Status.CompleteRevision, pace: rollout.PaceOfBaseline(&b.Spec.BaselinePace),
 		patience: patience(b), begins: r.Settled == nil || r.Settled(),
+		name: b.Name, approvals: b.Spec.Approvals,
+	}
+	var err error
+	if s.toApprove, err = rollout.BaselineApprovalRevision(b.UID, d.content.set.Digest, &b.Spec); err != nil {
+		return err
 	}
 	if last := r.turns.of(name, s.current); last != nil { // the write of the status may be delayed
 		s.turns, s.busy, s.waves = last.members, last.busy, last.waves
@@ -47,7 +52,6 @@ func (r *Reconciler) rollOut(ctx context.Context, b *v1.Baseline, d *decision) e
 		}
 	}
 	if s.complete != s.current && slices.ContainsFunc(members, s.lacks) {
-		var err error
 		if d.complete, err = r.completeContent(ctx, b); err != nil {
 			return err
 		}

@@ -53,10 +53,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope) (ctrl.Result, er
 		v := s.conclusion()
 		waves, gates := s.plan.Status.Waves, s.plan.Status.Gates
 		s.fill(r.Deliveries.Outcomes(set.ID(set.Plan, s.plan.Name), s.delivered()))
-		approved := s.recordApprovals(waves, metav1.NewTime(r.Now()))
+		approved := rollout.RecordApprovals(s.plan.Status.Waves, waves, s.plan.Spec.Approvals, s.problem == nil, r.Now())
 		for _, w := range approved {
-			update.Event(status.Event{Reason: v1.ReasonWaveApproved, Action: "Approve",
-				Message: fmt.Sprintf("%s approved wave %s, revision %s", w.Approval.ApprovedBy, w.Name, w.Approval.Revision)})
+			update.Event(status.WaveApproved(w))
 		}
 		overridden := s.gates(gates, metav1.NewTime(r.Now()))
 		for _, o := range overridden {

@@ -21,7 +21,10 @@ const Rest = "rest"
 // of the rollout.
 type FleetPlan struct {
 	Name string
-	Pace Pace
+	// Baseline is the name of the Baseline that rolls out instead of a Plan. Name is then empty, because the labels of
+	// Plans do not apply to Baselines.
+	Baseline string
+	Pace     Pace
 	// Hash and Revision are the results of the functions with these names, for the spec that members receive.
 	Hash, Revision string
 	// Resume is the Plan's annotation v1.AnnotationResume. A user sets it to the current revision to continue the plan

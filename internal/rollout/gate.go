@@ -7,6 +7,9 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 )
@@ -20,6 +23,42 @@ func ApprovedBy(wave, revision string, approvals []v1.Approval) string {
 		}
 	}
 	return ""
+}
+
+// RecordApprovals adds the times of approvals to the waves of a status, and returns the waves that have been approved
+// since the status had the waves before. If the current revision is not known, it cannot be approved. Earlier approvals
+// that the spec still contains are then kept, because they count again when the revision is known.
+func RecordApprovals(waves, before []v1.WaveStatus, approvals []v1.Approval, known bool, now time.Time) []v1.WaveStatus {
+	var approved []v1.WaveStatus
+	for i := range waves {
+		w := &waves[i]
+		if w.Approval == nil {
+			continue
+		}
+		was := approvedBefore(w.Name, before, approvals)
+		switch {
+		case !known:
+			w.Approval = &was
+		case w.Approval.ApprovedBy == "":
+		case was.Revision == w.Approval.Revision:
+			w.Approval.ApprovedAt = was.ApprovedAt
+		default:
+			w.Approval.ApprovedAt = new(metav1.NewTime(now))
+			approved = append(approved, *w)
+		}
+	}
+	return approved
+}
+
+// approvedBefore returns the approval of a wave in the status, if it is an approval that the spec contains.
+func approvedBefore(wave string, before []v1.WaveStatus, approvals []v1.Approval) v1.WaveApproval {
+	for _, b := range before {
+		if was := b.Approval; b.Name == wave && was != nil && was.ApprovedBy != "" &&
+			ApprovedBy(wave, was.Revision, approvals) == was.ApprovedBy {
+			return *was
+		}
+	}
+	return v1.WaveApproval{}
 }
 
 // closedGate returns the first wave that needs an approval and has none. It returns the number of waves if there is no
@@ -79,8 +118,12 @@ func (f *Fleet) awaitApproval() Wait {
 	if waiting == 0 {
 		return Wait{}
 	}
+	kind, name := "plan", f.plan.Name
+	if f.plan.Baseline != "" {
+		kind, name = "baseline", f.plan.Baseline
+	}
 	return Wait{Reason: v1.ReasonAwaitingApproval, Message: fmt.Sprintf(
-		"wave %s requires approval before %s can continue: review the plan and run \"kubectl drover plan approve %s\", "+
-			"or add the approval of revision %s to spec.approvals",
-		f.waves[f.gate].name, Clusters(waiting), f.plan.Name, f.plan.ApprovalRevision)}
+		"wave %s requires approval before %s can continue: review the %s and run \"kubectl drover %[3]s approve %[4]s\", "+
+			"or add the approval of revision %[5]s to spec.approvals",
+		f.waves[f.gate].name, Clusters(waiting), kind, name, f.plan.ApprovalRevision)}
 }

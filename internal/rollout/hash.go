@@ -52,6 +52,14 @@ func ApprovalRevision(uid types.UID, revision string, spec *v1.PlanSpec) (string
 	return digest(uid, revision, approved)
 }
 
+// BaselineApprovalRevision returns the digest that a user approves for a Baseline. The content is the digest of everything
+// that members receive, in place of the manifests. See ApprovalRevision.
+func BaselineApprovalRevision(uid types.UID, content string, spec *v1.BaselineSpec) (string, error) {
+	approved := *spec
+	approved.Paused, approved.Approvals, approved.Manifests = false, nil, nil
+	return digest(uid, content, approved)
+}
+
 // digest returns a digest of the JSON of parts. The JSON is canonical, because encoding/json writes fields in
 // declaration order and sorts map keys.
 func digest(parts ...any) (string, error) {

@@ -56,6 +56,13 @@ func PaceOf(spec *v1.PlanSpec) Pace {
 	return p
 }
 
+// PaceOfBaseline returns the pace that a Baseline specifies.
+func PaceOfBaseline(spec *v1.BaselinePace) Pace {
+	var plan v1.PlanSpec
+	plan.Paused, plan.Rollout = spec.Paused, spec.Rollout
+	return PaceOf(&plan)
+}
+
 // Status is the progress of a member according to the latest report of the member's agent.
 type Status struct {
 	// Revision is the revision that the report refers to. Hash is the hash of the work on each node.

@@ -46,6 +46,12 @@ type Event struct {
 	Rare bool
 }
 
+// WaveApproved returns the event for a wave that a user has approved.
+func WaveApproved(w v1.WaveStatus) Event {
+	return Event{Reason: v1.ReasonWaveApproved, Action: "Approve",
+		Message: fmt.Sprintf("%s approved wave %s, revision %s", w.Approval.ApprovedBy, w.Name, w.Approval.Revision)}
+}
+
 // Begin returns an Update of an object that was read. The caller then changes the status of the object directly.
 func Begin(object client.Object) *Update {
 	return &Update{before: object.DeepCopyObject().(client.Object), object: object}

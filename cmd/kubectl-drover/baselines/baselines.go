@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package baselines contains the commands that show the state and the history of Baselines, and that roll back, pause
-// and resume Baselines.
+// Package baselines contains the commands that show the state and the history of Baselines, and that approve, pause,
+// resume and roll back Baselines.
 package baselines
 
 import (
@@ -22,8 +22,8 @@ import (
 
 // New returns the command "baseline".
 func New(o *cli.Options) *cobra.Command {
-	c := &cobra.Command{Use: "baseline", Short: "Show Baselines and their history, roll them back, pause and resume them"}
-	c.AddCommand(newList(o), newStatus(o), newHistory(o), newRollback(o), newPause(o), newResume(o))
+	c := &cobra.Command{Use: "baseline", Short: "Show Baselines and their history, approve, pause, resume and roll them back"}
+	c.AddCommand(newList(o), newStatus(o), newHistory(o), newRollback(o), newPause(o), newResume(o), newApprove(o))
 	return c
 }
 

@@ -138,22 +138,6 @@ func TestWaveIsApproved(t *testing.T) {
 	}
 }
 
-func TestAnApprovalReplacesItsPredecessorAndRemovesApprovalsOfFormerWaves(t *testing.T) {
-	plan := &v1.Plan{}
-	plan.Spec.Rollout = &v1.Rollout{Waves: []v1.Wave{{Name: "canary"}, {Name: "prod"}}}
-	for _, wave := range []string{"former", "canary", "prod", "rest"} {
-		plan.Spec.Approvals = append(plan.Spec.Approvals, v1.Approval{Wave: wave, Revision: "1"})
-	}
-	setApproval(plan, v1.Approval{Wave: "prod", Revision: "2"})
-	var got []string
-	for _, a := range plan.Spec.Approvals {
-		got = append(got, a.Wave+" "+a.Revision)
-	}
-	if want := []string{"canary 1", "rest 1", "prod 2"}; !slices.Equal(got, want) {
-		t.Errorf("the approvals are %v, want %v", got, want)
-	}
-}
-
 func TestTheQuestionNamesAllProgramsThatAPlanRuns(t *testing.T) {
 	work := v1.NodeWork{Upgrade: v1.PlanContainer{Image: "upgrade"}}
 	if got, want := workOf(&work), "run image upgrade"; got != want {

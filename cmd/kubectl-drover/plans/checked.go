@@ -74,7 +74,7 @@ func (a *checked) verdict() error {
 	case unsafe > 0:
 		return cli.ErrDenied
 	case len(unchecked) > 0:
-		return fmt.Errorf("not checked completely: %s", listed(unchecked))
+		return fmt.Errorf("not checked completely: %s", cli.Listed(unchecked))
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func (a *overrideOptions) override(c *cobra.Command, change *cli.Change, name st
 			return err
 		}
 		if err = errors.Join(overridable(plan, a.checks), a.choose(plan)); err == nil && a.by == "" {
-			a.by, err = self(ctx, h)
+			a.by, err = cli.UserName(ctx, h)
 		}
 		return err
 	})
@@ -85,7 +85,7 @@ func (a *overrideOptions) override(c *cobra.Command, change *cli.Change, name st
 		}
 		add(plan)
 		return change.Make(h, plan, "overrides "+strings.Join(a.checks, ", "), func(w client.Client) error {
-			return addDecision(ctx, h, w, before, plan, add)
+			return cli.Decide(ctx, h, w, "plan", before, plan, add)
 		})
 	})
 }
@@ -126,7 +126,7 @@ func (a *overrideOptions) choose(plan *v1.Plan) error {
 
 // overridable returns an error if the checks of a plan cannot be overridden.
 func overridable(plan *v1.Plan, checks []string) error {
-	if err := observed(plan); err != nil {
+	if err := cli.Observed("plan", plan, plan.Status.ObservedGeneration); err != nil {
 		return err
 	}
 	if slices.Contains(checks, v1.CheckUpgradeChecks) {

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -326,10 +325,10 @@ func (a *preview) remarkNodes(clusters []v1.Cluster, nodes int) {
 	}
 	if len(unknown) > 0 {
 		a.remark("the hub does not know the nodes of %s: each is simulated with 1 node; set the number with --nodes",
-			listed(unknown))
+			cli.Listed(unknown))
 	}
 	if len(large) > 0 {
-		a.remark("only %d nodes of %s are simulated", maxNodes, listed(large))
+		a.remark("only %d nodes of %s are simulated", maxNodes, cli.Listed(large))
 	}
 }
 
@@ -342,14 +341,6 @@ func counted(nodes int) string {
 }
 
 // listed joins the first few names.
-func listed(names []string) string {
-	const shown = 5
-	if len(names) <= shown {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
-}
-
 // fillNodes adds the nodes of the hub's own cluster. A plan without a target upgrades these nodes.
 func (r *previewOptions) fillNodes(ctx context.Context, h *cli.Hub, a *preview) error {
 	scenario := &a.scenario
