@@ -33,6 +33,7 @@ func changing() map[string]string {
 		"plan resume":           "plan resume k3s",
 		"plan retry":            "plan retry k3s",
 		"baseline rollback":     "baseline rollback flux --yes",
+		"baseline approve":      "baseline approve flux",
 		"baseline pause":        "baseline pause flux",
 		"baseline resume":       "baseline resume flux",
 		"agents pause":          "agents pause prod",

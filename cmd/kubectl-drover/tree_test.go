@@ -34,7 +34,7 @@ func meanings() map[string]meaning {
 		"plan watch": known, "plan check": files, "plan preview": files,
 		"plan pause": known, "plan resume": known, "plan retry": known,
 		"baseline list": none, "baseline status": known, "baseline history": known, "baseline rollback": known,
-		"plan approve": known, "plan override": known, "baseline pause": known, "baseline resume": known,
+		"plan approve": known, "plan override": known, "baseline approve": known, "baseline pause": known, "baseline resume": known,
 		"import": unknown, "agents": none, "agents pause": known, "agents resume": known, "status": none,
 		"logs agent": none, "uninstall": none,
 		"host list": none, "host join": known, "host clean": known, "host release": known, "host logs": known,

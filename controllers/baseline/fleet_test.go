@@ -453,3 +453,45 @@ func checkLimits(
 		t.Fatalf("seed %d: %d members began, want none before the agents have reported", seed, began)
 	}
 }
+
+func TestNoMemberBeginsInAWaveWithoutApproval(t *testing.T) {
+	now := time.Now()
+	gated := rollout.Pace{MaxConcurrent: 3, Waves: []rollout.Wave{canaryFirst.Waves[0], {Name: "prod", NeedsApproval: true}}}
+	gated.Waves[0].Soak = 0
+	approval := func(wave, revision string) []v1.Approval {
+		return []v1.Approval{{Wave: wave, Revision: revision, ApprovedBy: "alice"}}
+	}
+	for name, tt := range map[string]struct {
+		members          []observed
+		approvals        []v1.Approval
+		turns            map[string]bool
+		complete, reason string
+		current          []string
+	}{
+		"the canary needs none": {fleetOf("old", "old", "old", protocol.SetApplied), nil, nil, "old",
+			v1.ReasonApplying, []string{"c"}},
+		"the canary is complete": {fleetOf("old", "old", "new", protocol.SetApplied), nil, nil, "old",
+			v1.ReasonAwaitingApproval, []string{"c"}},
+		"another revision is approved": {fleetOf("old", "old", "new", protocol.SetApplied), approval("prod", "other"), nil,
+			"old", v1.ReasonAwaitingApproval, []string{"c"}},
+		"another wave is approved": {fleetOf("old", "old", "new", protocol.SetApplied), approval("canary", "digest"), nil,
+			"old", v1.ReasonAwaitingApproval, []string{"c"}},
+		"the wave is approved": {fleetOf("old", "old", "new", protocol.SetApplied), approval("prod", "digest"), nil, "old",
+			v1.ReasonApplying, []string{"a", "b", "c"}},
+		"an approved wave waits for its canary": {fleetOf("old", "old", "old", protocol.SetApplied),
+			approval("prod", "digest"), nil, "old", v1.ReasonApplying, []string{"c"}},
+		"an approval that expires takes nothing from members that have begun": {
+			fleetOf("new", "old", "new", protocol.SetApplied), nil, map[string]bool{"b": true}, "old",
+			v1.ReasonAwaitingApproval, []string{"a", "b", "c"}},
+		"a first revision": {fleetOf("", "", "new", protocol.SetApplied), nil, nil, "", v1.ReasonAwaitingApproval,
+			[]string{"c"}},
+	} {
+		s := stage{current: "new", complete: tt.complete, pace: gated, begins: true, turns: tt.turns, name: "cni",
+			toApprove: "digest", approvals: tt.approvals}
+		p := decided(t, tt.members, s, now)
+		if got := given(p, giveCurrent); !slices.Equal(got, tt.current) || p.wait.Reason != tt.reason {
+			t.Errorf("%s: %v get the revision, and the reason is %s (%s), want %v and %s", name, got, p.wait.Reason,
+				p.wait.Message, tt.current, tt.reason)
+		}
+	}
+}

@@ -6,10 +6,12 @@ package baseline
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,6 +39,8 @@ func (d deliveries) Outcomes(_ string, members []types.NamespacedName) (all []de
 		o := delivery.Outcome{Cluster: m.Name, Stage: delivery.Applied, Known: true, Available: true}
 		if s := d[set.Baseline][m]; s != nil && s.Baseline != nil {
 			o.Reported = &protocol.SetState{Digest: s.Digest, Phase: protocol.SetApplied}
+		} else {
+			o.Stage = delivery.Unreported
 		}
 		all = append(all, o)
 	}
@@ -211,4 +215,80 @@ func TestAnInvalidSelectorCountsNoCluster(t *testing.T) {
 			t.Errorf("selector %v: got the clusters %+v, want %s", step.selector, b.Status.Clusters, step.want)
 		}
 	}
+}
+
+// A rollout with approvals: the spec decides what is delivered, and the status says what to approve.
+func TestAWaveOfABaselineWaitsForItsApproval(t *testing.T) {
+	r, b := reconciler(t, interceptor.Funcs{})
+	at := time.Now().Truncate(time.Second)
+	r.Now = func() time.Time { return at }
+	member := types.NamespacedName{Namespace: "team-a", Name: "prod"}
+	step := func(name string, change func(*v1.BaselineSpec), delivered bool, reason, by string) v1.WaveApproval {
+		t.Helper()
+		change(&b.Spec)
+		b.Generation++
+		if err := r.Client.Update(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(b)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Client.Get(t.Context(), client.ObjectKeyFromObject(b), b); err != nil {
+			t.Fatal(err)
+		}
+		set := r.Deliveries.(deliveries)[set.Baseline][member]
+		if got := set != nil && set.Baseline != nil; got != delivered {
+			t.Errorf("%s: the member gets the revision: %v, want %v", name, got, delivered)
+		}
+		ready := meta.FindStatusCondition(b.Status.Conditions, v1.ConditionReady)
+		if ready == nil || ready.Reason != reason {
+			t.Errorf("%s: Ready is %+v, want reason %s", name, ready, reason)
+		}
+		if len(b.Status.Waves) != 1 || b.Status.Waves[0].Approval == nil || b.Status.Waves[0].Approval.ApprovedBy != by {
+			t.Fatalf("%s: the waves are %+v, want one that is approved by %q", name, b.Status.Waves, by)
+		}
+		return *b.Status.Waves[0].Approval
+	}
+	first := step("a new Baseline", func(s *v1.BaselineSpec) {
+		s.Rollout = &v1.Rollout{MaxConcurrentClusters: 1, Waves: []v1.Wave{{Name: "all", Approval: v1.ApprovalRequired}}}
+	}, false, v1.ReasonAwaitingApproval, "")
+	ready := meta.FindStatusCondition(b.Status.Conditions, v1.ConditionReady)
+	if !strings.Contains(ready.Message, `"kubectl drover baseline approve cni"`) ||
+		!strings.Contains(ready.Message, first.Revision) || meta.FindStatusCondition(b.Status.Conditions, v1.ConditionStalled) != nil {
+		t.Errorf("conditions %+v, want the command and revision %s, and not Stalled", b.Status.Conditions, first.Revision)
+	}
+	approve := func(revision string) func(*v1.BaselineSpec) {
+		return func(s *v1.BaselineSpec) {
+			s.Approvals = []v1.Approval{{Wave: "all", Revision: revision, ApprovedBy: "alice"}}
+		}
+	}
+	step("another revision", approve(strings.Repeat("0", 56)), false, v1.ReasonAwaitingApproval, "")
+	step("a change that makes the approval expire", func(s *v1.BaselineSpec) {
+		approve(first.Revision)(s)
+		s.Drift = v1.DriftReport
+	}, false, v1.ReasonAwaitingApproval, "")
+	second := b.Status.Waves[0].Approval.Revision
+	if is := step("an approval", approve(second), true, v1.ReasonApplied, "alice"); is.ApprovedAt == nil ||
+		!is.ApprovedAt.Time.Equal(at) {
+		t.Errorf("it was approved at %v, want %v", is.ApprovedAt, at)
+	}
+	approvedAt := at
+	at = at.Add(time.Hour)
+	if is := step("a pause", func(s *v1.BaselineSpec) { s.Paused = true }, true, v1.ReasonApplied, "alice"); is.ApprovedAt == nil ||
+		!is.ApprovedAt.Time.Equal(approvedAt) {
+		t.Errorf("after a pause it was approved at %v, want %v", is.ApprovedAt, approvedAt)
+	}
+	approved := 0
+	for recorder := r.Recorder.(*events.FakeRecorder); len(recorder.Events) > 0; {
+		if strings.Contains(<-recorder.Events, v1.ReasonWaveApproved) {
+			approved++
+		}
+	}
+	if approved != 1 {
+		t.Errorf("%d events of the approval, want 1", approved)
+	}
+	step("new objects", func(s *v1.BaselineSpec) {
+		s.Paused = false
+		s.Manifests[0].Raw = []byte(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"b"}}`)
+	}, false, v1.ReasonAwaitingApproval, "")
 }

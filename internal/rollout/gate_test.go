@@ -226,3 +226,45 @@ func TestStatusOfWavesShowsWhatToApprove(t *testing.T) {
 		}
 	}
 }
+
+func TestApprovalRevisionOfABaselineChangesWithItsContentAndSpec(t *testing.T) {
+	spec := v1.BaselineSpec{RoleTemplateName: "view"}
+	spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}
+	spec.Rollout = &v1.Rollout{MaxConcurrentClusters: 1, Waves: []v1.Wave{{Name: "canary"}, {Name: "prod"}}}
+	revision := func(uid types.UID, content string, change func(*v1.BaselineSpec)) string {
+		t.Helper()
+		changed := spec.DeepCopy()
+		change(changed)
+		got, err := rollout.BaselineApprovalRevision(uid, content, changed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	same := func(*v1.BaselineSpec) {}
+	was := revision("uid", "c", same)
+	for name, tt := range map[string]struct {
+		uid     types.UID
+		content string
+		change  func(*v1.BaselineSpec)
+		same    bool
+	}{
+		"nothing":   {"uid", "c", same, true},
+		"a pause":   {"uid", "c", func(s *v1.BaselineSpec) { s.Paused = true }, true},
+		"approvals": {"uid", "c", func(s *v1.BaselineSpec) { s.Approvals = []v1.Approval{{Wave: "a"}} }, true},
+		"manifests that the cache does not contain": {"uid", "c", func(s *v1.BaselineSpec) {
+			s.Manifests = []v1.Manifest{{}}
+		}, true},
+		"a copy":   {"another", "c", same, false},
+		"objects":  {"uid", "c2", same, false},
+		"role":     {"uid", "c", func(s *v1.BaselineSpec) { s.RoleTemplateName = "admin" }, false},
+		"members":  {"uid", "c", func(s *v1.BaselineSpec) { s.ClusterSelector = &metav1.LabelSelector{} }, false},
+		"waves":    {"uid", "c", func(s *v1.BaselineSpec) { slices.Reverse(s.Rollout.Waves) }, false},
+		"rollback": {"uid", "c", func(s *v1.BaselineSpec) { s.Revision = "0123456789abcdef" }, false},
+		"conflict": {"uid", "c", func(s *v1.BaselineSpec) { s.Conflicts = v1.ConflictsTake }, false},
+	} {
+		if got := revision(tt.uid, tt.content, tt.change); (got == was) != tt.same || len(got) != 56 {
+			t.Errorf("%s: got %s after %s, want the same: %v", name, got, was, tt.same)
+		}
+	}
+}

@@ -17,11 +17,12 @@ func TestFluxAndArgoCDReadTheSameHealth(t *testing.T) {
 	// These objects can only be expressed in one of the two. The schema's default gives each object a Ready condition, so
 	// every object has a status.
 	differ := map[string]status.Status{
-		"testdata/cluster_without_status_progressing.yaml": status.CurrentStatus,
-		"testdata/cluster_tunnel_lost_degraded.yaml":       status.InProgressStatus,
-		"testdata/cluster_api_server_degraded.yaml":        status.InProgressStatus,
-		"testdata/plan_paused_suspended.yaml":              status.InProgressStatus,
-		"testdata/plan_awaiting_approval_suspended.yaml":   status.InProgressStatus,
+		"testdata/cluster_without_status_progressing.yaml":   status.CurrentStatus,
+		"testdata/cluster_tunnel_lost_degraded.yaml":         status.InProgressStatus,
+		"testdata/cluster_api_server_degraded.yaml":          status.InProgressStatus,
+		"testdata/plan_paused_suspended.yaml":                status.InProgressStatus,
+		"testdata/plan_awaiting_approval_suspended.yaml":     status.InProgressStatus,
+		"testdata/baseline_awaiting_approval_suspended.yaml": status.InProgressStatus,
 	}
 	for _, tt := range readHealthCases(t) {
 		t.Run(tt.InputPath, func(t *testing.T) {

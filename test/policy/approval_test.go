@@ -198,16 +198,40 @@ func testApprovalBesideGitOps(t *testing.T, h *fixture) {
 	}
 }
 
-// testApprovalSchema: a Baseline has no approvals, so it accepts no wave that waits for one.
-func testApprovalSchema(t *testing.T, h *fixture) {
-	for approval, taken := range map[string]bool{"None": true, "Required": false} {
-		b := baselineOf(t, h.workspace, "gated", "ConfigMap")
-		wantTaken(t, unstructured.SetNestedSlice(b.Object, []any{map[string]any{"name": "a", "approval": approval}},
+// testBaselineApproval: approvals of a Baseline follow the same rules, and require no right to bind its role template.
+func testBaselineApproval(t *testing.T, h *fixture) {
+	workspace := h.Workspace(t)
+	bind := may("roletemplates", "bind")
+	h.allow(t, "author", workspace, may("baselines", "get", "create", "update", "patch", "delete"), bind)
+	h.allow(t, "reviewer", workspace, may("baselines", "get", "update", "patch", "approve"))
+	h.allow(t, "planapprover", workspace, may("baselines", "get", "update", "patch"), may("plans", "approve"))
+	author, reviewer := h.as(t, "author"), h.as(t, "reviewer")
+	const inTheName, verb = "cannot approve in the name of", "cannot approve baselines cni in namespace "
+	gated := func(approvals ...any) *unstructured.Unstructured {
+		b := baselineOf(t, workspace, "cni", "ConfigMap")
+		wantTaken(t, unstructured.SetNestedSlice(b.Object, []any{map[string]any{"name": "prod", "approval": "Required"}},
 			"spec", "rollout", "waves"))
-		err := h.Client.Create(t.Context(), b, client.DryRunAll)
-		const refusal = "waves of a Baseline cannot require approval"
-		if (err == nil) != taken || err != nil && !strings.Contains(err.Error(), refusal) {
-			t.Errorf("a Baseline with approval %s: %v, want that it is taken: %v", approval, err, taken)
-		}
+		return withApprovals(t, b, approvals...)
 	}
+	wantRefused(t, author.Create(t.Context(), gated(approvalBy("author", "prod"))), "user author "+verb+workspace)
+	wantRefused(t, author.Create(t.Context(), gated(approvalBy("reviewer", "prod"))), inTheName+" reviewer")
+	made := gated()
+	wantTaken(t, author.Create(t.Context(), made))
+	patch := func(user, by, more string) error {
+		return h.as(t, user).Patch(t.Context(), gated(), merge(
+			`{"spec":{%s"approvals":[{"wave":"prod","revision":"%s","approvedBy":"%s"}]}}`, more, approvedRevision, by))
+	}
+	wantRefused(t, patch("author", "author", ""), "user author "+verb)
+	wantRefused(t, patch("author", "reviewer", ""), inTheName+" reviewer")
+	wantRefused(t, patch("planapprover", "planapprover", ""), "user planapprover "+verb)
+	wantRefused(t, patch("reviewer", "author", ""), inTheName+" author")
+	wantRefused(t, patch("reviewer", "reviewer", `"drift":"Report",`), "user reviewer cannot bind roletemplates cluster-viewer")
+	wantRefused(t, patch("reviewer", "reviewer", `"clusterName":null,"clusterSelector":{},`), "user reviewer cannot bind")
+	wantRefused(t, patch("reviewer", "reviewer", `"rollout":null,`), "user reviewer cannot bind")
+	wantTaken(t, patch("reviewer", "reviewer", ""))
+	copied := gated(approvalBy("reviewer", "prod"))
+	copied.SetName("copy")
+	wantRefused(t, author.Create(t.Context(), copied), inTheName+" reviewer")
+	wantTaken(t, author.Patch(t.Context(), gated(), merge(`{"spec":{"drift":"Report"}}`)))
+	wantTaken(t, reviewer.Patch(t.Context(), gated(), merge(`{"spec":{"approvals":null}}`)))
 }

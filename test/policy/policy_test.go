@@ -314,7 +314,7 @@ func TestPolicies(t *testing.T) {
 		"approving a wave takes the verb approve and the user's own name":                        testApproval,
 		"tools that apply a Plan from Git keep its approvals":                                    testApprovalBesideGitOps,
 		"overriding checks takes the verb override, a reason and the user's own name":            testOverride,
-		"a Baseline accepts no wave that waits for approval":                                     testApprovalSchema,
+		"approving a wave of a Baseline takes the verb approve, and no right to bind":            testBaselineApproval,
 		"the stored revisions of a Baseline take that right, too":                                testBaselineRevision,
 		"only the manager writes claims of plans":                                                testPlanClaims,
 		"making instructions of a host takes a separate right":                                   testHostInstructions,
@@ -755,7 +755,7 @@ func testWorkspaceRoles(t *testing.T, h *fixture) {
 		object(t, fmt.Sprintf("{kind: Project, metadata: {namespace: %s, name: all}, spec: {clusterSelector: {}, namespaces: [web], podSecurity: privileged}}", h.workspace)),
 		object(t, fmt.Sprintf("{kind: Plan, metadata: {namespace: %s, name: all}, spec: {clusterSelector: {}, version: v1, upgrade: {image: a}}}", h.workspace)),
 	}
-	h.AwaitRights(t, "wsadmin", h.workspace, may("projects", "create", "updatepsa"), may("roletemplates", "bind"), may("clusters", "run-plans"), may("plans", "approve", "override"))
+	h.AwaitRights(t, "wsadmin", h.workspace, may("projects", "create", "updatepsa"), may("roletemplates", "bind"), may("clusters", "run-plans"), may("plans", "approve", "override"), may("baselines", "approve"))
 	h.AwaitRights(t, "wsedit", h.workspace, may("projects", "list"))
 	h.AwaitRights(t, "wsview", h.workspace, may("projects", "list"))
 	admin := h.as(t, "wsadmin")

@@ -350,3 +350,39 @@ func TestBaselinesAreListedInPages(t *testing.T) {
 		t.Errorf("exit code %d: %s, want %d names", code, out, pageSize+2)
 	}
 }
+
+func TestAWaveOfABaselineIsApproved(t *testing.T) {
+	f := newFixture(t)
+	b := f.read()
+	b.Spec.Rollout.Waves = []v1.Wave{{Name: "canary"}, {Name: "prod", Approval: v1.ApprovalRequired}}
+	if err := f.Client.Update(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	revision := strings.Repeat("0123456789abcdef", 4)[:56]
+	for _, tt := range []struct {
+		line, want string
+		code       int
+		approved   bool
+	}{
+		{"approve flux --yes", "Drover has not looked at the change yet", cli.ExitError, false},
+		{"approve flux", "approve wave prod of baseline " + f.workspace + "/flux: keep the 7 objects of revision " + newest +
+			", with the rights of role template flux-role, on ", cli.ExitError, false},
+		{"approve flux --wave canary --yes", `no wave "canary" that requires approval: use one of prod`, cli.ExitError, false},
+		{"approve flux --dry-run=client -o yaml --approved-by flux", "approvals:\n  - approvedBy: flux\n    revision: " +
+			revision + "\n    wave: prod", cli.ExitAllowed, false},
+		{"approve flux --wave prod --yes", "baseline.cluster.drover.dev/flux approved for wave prod\n", cli.ExitAllowed, true},
+	} {
+		code, out := f.run(append([]string{"baseline"}, strings.Fields(tt.line)...)...)
+		is := f.read().Spec.Approvals
+		if code != tt.code || !strings.Contains(out, tt.want) || (len(is) == 1 && is[0].Wave == "prod" &&
+			is[0].Revision == revision && is[0].ApprovedBy != "") != tt.approved {
+			t.Errorf("%s: exit code %d, approvals %+v: %s, want %d, an approval: %v, and %q", tt.line, code, is, out, tt.code,
+				tt.approved, tt.want)
+		}
+		f.writeStatus(f.read(), func(o client.Object) {
+			b := o.(*v1.Baseline)
+			b.Status.ObservedGeneration = b.Generation
+			b.Status.Waves = []v1.WaveStatus{{Name: "canary"}, {Name: "prod", Approval: &v1.WaveApproval{Revision: revision}}}
+		})
+	}
+}

@@ -46,7 +46,7 @@ if obj.kind == "Cluster" and (ready.reason == "TunnelLost" or ready.reason == "A
   return health
 end
 
-if obj.kind == "Plan" and (ready.reason == "Paused" or ready.reason == "AwaitingApproval") then
+if (obj.kind == "Plan" or obj.kind == "Baseline") and (ready.reason == "Paused" or ready.reason == "AwaitingApproval") then
   health.status = "Suspended"
 end
 
