@@ -219,7 +219,7 @@ func TestOneWorkingServerMakesASnapshot(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 1)
 	w.machines["m0001"].State = progress.Failed // a broken server does not delay a snapshot
-	w.snapshots = []roster.Snapshot{{"u1", "before-u1"}, {"u2", "later-u2"}}
+	w.snapshots = []roster.Snapshot{{ID: "u1", Name: "before-u1"}, {ID: "u2", Name: "later-u2"}}
 	out := w.decide()
 	given := out.Instructions["m0002"]
 	if snapshotOn(out, "u1") != "m0002" || snapshotOn(out, "u2") != "" || given.Task != "snapshot-u1" || given.Instructions[len(given.Instructions)-1].ID != "snapshot-u1" {

@@ -69,7 +69,7 @@ func TestServerWithATaskRestartsOnlyWithAQuorum(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 1)
 	w.machines["m0003"].Connected = false
-	w.snapshots = []roster.Snapshot{{"u1", "a"}}
+	w.snapshots = []roster.Snapshot{{ID: "u1", Name: "a"}}
 	w.decide()
 	if w.machines["m0001"].Held.Task == "" {
 		t.Fatal("no snapshot is made")
@@ -185,7 +185,7 @@ func TestWorkersThatDisconnectDuringAChangeAreCounted(t *testing.T) {
 func TestSnapshotOnALostServerDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 1)
-	w.snapshots = []roster.Snapshot{{"u1", "a"}, {"u2", "b"}}
+	w.snapshots = []roster.Snapshot{{ID: "u1", Name: "a"}, {ID: "u2", Name: "b"}}
 	lost := w.machines[w.decide().TaskHost]
 	lost.Connected, lost.State = false, progress.Running
 	if out := w.decide(); out.Stored.Outcomes["u1"].Problem != "" {
