@@ -263,7 +263,9 @@ func pure() []string {
 	return []string{
 		"internal/access", "cmd/kubectl-drover/rancher", "internal/baseline", "internal/rollout", "internal/set",
 		"internal/tenancy",
-		"internal/provision/cloudconfig", "internal/provision/k3s", "internal/provision/kubeadm",
+		"internal/provision/cloudconfig", "internal/provision/k3s", "internal/provision/k3s/roster",
+		"internal/provision/k3s/distribution", "internal/provision/k3s/distribution/rancher",
+		"internal/provision/k3s/decision", "internal/provision/k3s/restore", "internal/provision/kubeadm",
 		"internal/provision/progress", "internal/provision/schedule",
 	}
 }

@@ -207,11 +207,52 @@ func rules() []rule {
 			why: "a connector only queries its upstream, and does not depend on the hub",
 		},
 		{
-			from:  "internal/provision/k3s",
-			ours:  []string{"./api", "./internal/protocol", "./internal/provision/progress", "./internal/untrusted"},
+			from: "internal/provision/k3s",
+			ours: []string{
+				"./api", "./internal/protocol", "./internal/provision/k3s", "./internal/provision/progress",
+				"./internal/untrusted",
+			},
 			never: effects(),
 			why: "k3s is pure: equal hosts always get equal instructions, and a model of 1,000 machines needs no " +
 				"server",
+		},
+		{
+			from:  "internal/provision/k3s/roster",
+			ours:  []string{"./api", "./internal/protocol", "./internal/provision/progress"},
+			never: effects(),
+			why:   "a roster has facts about hosts: it knows neither their distribution nor a decision",
+		},
+		{
+			from: "internal/provision/k3s/distribution", except: "internal/provision/k3s/distribution/rancher",
+			ours: []string{"./api", "./internal/protocol", "./internal/provision/k3s/roster"}, never: effects(),
+			why: "instructions are the same for all distributions, and do not depend on a decision",
+		},
+		{
+			from: "internal/provision/k3s/distribution/rancher",
+			ours: []string{
+				"./api", "./internal/protocol", "./internal/provision/k3s/distribution", "./internal/provision/k3s/roster",
+				"./internal/untrusted",
+			},
+			never: append(effects(), "./internal/provision/k3s/decision"),
+			why:   "a distribution supplies files and commands, and makes no decision",
+		},
+		{
+			from: "internal/provision/k3s/decision",
+			ours: []string{
+				"./api", "./internal/protocol", "./internal/provision/k3s/distribution", "./internal/provision/k3s/roster",
+				"./internal/provision/progress",
+			},
+			never: append(effects(), "./internal/provision/k3s/distribution/rancher"),
+			why:   "a draft does not depend on the steps that change it",
+		},
+		{
+			from: "internal/provision/k3s/restore",
+			ours: []string{
+				"./api", "./internal/protocol", "./internal/provision/k3s/decision",
+				"./internal/provision/k3s/distribution", "./internal/provision/k3s/roster", "./internal/provision/progress",
+			},
+			never: append(effects(), "./internal/provision/k3s/distribution/rancher"),
+			why:   "a restore is the same for all distributions",
 		},
 		{
 			from: "internal/provision/kubeadm",

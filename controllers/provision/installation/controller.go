@@ -33,6 +33,9 @@ import (
 	"github.com/drover-dev/drover/internal/provision/hosts"
 	"github.com/drover-dev/drover/internal/provision/hub"
 	"github.com/drover-dev/drover/internal/provision/k3s"
+	"github.com/drover-dev/drover/internal/provision/k3s/decision"
+	"github.com/drover-dev/drover/internal/provision/k3s/distribution"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
 	"github.com/drover-dev/drover/internal/provision/progress"
 	"github.com/drover-dev/drover/internal/status"
 )
@@ -74,8 +77,8 @@ type input struct {
 	former       []*v1.Host        // Hosts that a former installation with this name claimed
 	unreadable   map[string]error  // Hosts whose instructions cannot be read and that are therefore left unchanged
 	store        *store
-	decide       k3s.Input
-	decision     k3s.Decision // empty if no decision was made
+	decide       roster.Input
+	decision     decision.Decision // empty if no decision was made
 	now          time.Time
 }
 
@@ -146,29 +149,29 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, 
 		in.progress = in.waits(why.Message)
 		return *why, nil
 	}
-	decision, err := k3s.Decide(in.decide)
+	d, err := k3s.Decide(in.decide)
 	if err == nil {
-		err = r.configure(ctx, in, &decision)
+		err = r.configure(ctx, in, &d)
 	}
 	if err == nil {
-		err = r.save(ctx, in, decision.Stored)
+		err = r.save(ctx, in, d.Stored)
 	}
 	if err != nil {
 		return status.Readiness{}, err
 	}
-	in.progress = decision.Etcd
-	failed, err := r.act(ctx, in, decision)
+	in.progress = d.Etcd
+	failed, err := r.act(ctx, in, d)
 	if err != nil {
 		return status.Readiness{}, err
 	}
-	in.decision = decision
-	if in.refused != nil && decision.Restore.Step == "" {
+	in.decision = d
+	if in.refused != nil && d.Restore.Step == "" {
 		return *in.refused, nil
 	}
 	for name, err := range failed {
-		decision.Waiting[name] = "cannot be changed: " + err.Error()
+		d.Waiting[name] = "cannot be changed: " + err.Error()
 	}
-	v := judge(in, decision)
+	v := judge(in, d)
 	if len(failed) > 0 {
 		v.Again = cmp.Or(v.Again, leaveTime)
 	}
@@ -177,7 +180,7 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, 
 
 // act carries out a stored decision. If it cannot change a host, it continues with the other hosts. It returns the
 // errors by host name.
-func (r *Reconciler) act(ctx context.Context, in *input, d k3s.Decision) (map[string]error, error) {
+func (r *Reconciler) act(ctx context.Context, in *input, d decision.Decision) (map[string]error, error) {
 	me, failed := consumer(in.installation), maps.Clone(in.unreadable)
 	var conflict error
 	note := func(host string, err error) {
@@ -209,7 +212,7 @@ func (r *Reconciler) act(ctx context.Context, in *input, d k3s.Decision) (map[st
 	return failed, conflict
 }
 
-func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, next *k3s.Instructions) error {
+func (r *Reconciler) give(ctx context.Context, in *input, host roster.Host, next *distribution.Instructions) error {
 	held, err := json.Marshal(next.Held)
 	if err != nil {
 		return err

@@ -16,7 +16,8 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/provision/etcd"
-	"github.com/drover-dev/drover/internal/provision/k3s"
+	"github.com/drover-dev/drover/internal/provision/k3s/decision"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
 	"github.com/drover-dev/drover/internal/provision/progress"
 	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/internal/untrusted"
@@ -37,7 +38,7 @@ func (r *Reconciler) gatherEtcd(ctx context.Context, in *input) (err error) {
 // wantEtcd converts the snapshots and restores to input for the decision.
 func (in *input) wantEtcd() {
 	for _, snap := range in.etcd.Snapshots {
-		in.decide.Snapshots = append(in.decide.Snapshots, k3s.Snapshot{ID: string(snap.UID), Name: fileOf(snap)})
+		in.decide.Snapshots = append(in.decide.Snapshots, roster.Snapshot{ID: string(snap.UID), Name: fileOf(snap)})
 	}
 	for _, restore := range in.etcd.Restores {
 		in.decide.Restores = append(in.decide.Restores, wantedOf(in, restore))
@@ -51,9 +52,9 @@ func fileOf(snap *provisionv1.EtcdSnapshot) string {
 }
 
 // wantedOf converts a restore to input for the decision.
-func wantedOf(in *input, restore *provisionv1.EtcdRestore) k3s.Restore {
+func wantedOf(in *input, restore *provisionv1.EtcdRestore) roster.Restore {
 	spec := restore.Spec
-	wanted := k3s.Restore{ID: string(restore.UID), Name: restore.Name, Host: spec.Host, File: spec.File, Cancel: spec.Cancel || !restore.DeletionTimestamp.IsZero()}
+	wanted := roster.Restore{ID: string(restore.UID), Name: restore.Name, Host: spec.Host, File: spec.File, Cancel: spec.Cancel || !restore.DeletionTimestamp.IsZero()}
 	if spec.File != "" {
 		if spec.Host == "" && in.installation.Spec.Etcd.S3 == nil {
 			wanted.Problem = "spec.file without spec.host is in the bucket of spec.etcd.s3 of the installation, which has none: name the host whose disk has the file"
@@ -81,7 +82,7 @@ func wantedOf(in *input, restore *provisionv1.EtcdRestore) k3s.Restore {
 
 // configure replaces the installation's spec with the spec from the snapshot. It does so only once, before data is
 // replaced. Pools and rotation counters keep their values, because the machines do not change.
-func (r *Reconciler) configure(ctx context.Context, in *input, d *k3s.Decision) error {
+func (r *Reconciler) configure(ctx context.Context, in *input, d *decision.Decision) error {
 	if d.Configure == nil {
 		return nil
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/provision/hosts"
 	"github.com/drover-dev/drover/internal/provision/k3s"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
 	"github.com/drover-dev/drover/internal/provision/progress"
 	"github.com/drover-dev/drover/internal/provision/schedule"
 	"github.com/drover-dev/drover/internal/registration"
@@ -50,7 +51,7 @@ const labelInstallation = provisionv1.Group + "/installation"
 // store holds the Secret that stores the decisions that must be made only once.
 type store struct {
 	secret *corev1.Secret // nil if it does not exist
-	stored k3s.Stored
+	stored roster.Stored
 }
 
 // gather reads everything that a decision depends on. If an object is missing or invalid, the returned readiness
@@ -82,10 +83,7 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, 
 		return nil, err
 	}
 	in.decide.Now = in.now.Unix()
-	for _, err := range []error{
-		k3s.CheckVersion(in.decide), k3s.CheckKeys(in.decide.Spec), k3s.CheckSnapshots(in.decide.Spec),
-		checkSchedule(spec),
-	} {
+	for _, err := range []error{roster.CheckVersion(in.decide), k3s.CheckSpec(in.decide.Spec), checkSchedule(spec)} {
 		if err != nil { // a restore may solve the problem
 			in.refused, in.decide.Refused = invalid(err.Error()), true
 			break
@@ -194,7 +192,7 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, in *input) (*status.Read
 			return invalid(fmt.Sprintf("%s of Secret %s has no certificate that can be read: give the CA of the object store as PEM", keyCA, s3.CredentialsSecretName)), nil
 		}
 		// The values of a Secret that was created from files end with a line feed.
-		in.decide.S3 = k3s.S3Credentials{AccessKey: strings.TrimSpace(string(data[keyAccess])), SecretKey: strings.TrimSpace(string(data[keySecret])), CA: data[keyCA]}
+		in.decide.S3 = roster.S3Credentials{AccessKey: strings.TrimSpace(string(data[keyAccess])), SecretKey: strings.TrimSpace(string(data[keySecret])), CA: data[keyCA]}
 	}
 	return nil, nil
 }
@@ -228,7 +226,7 @@ func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readi
 	err := r.Live.Get(ctx, name, secret)
 	if apierrors.IsNotFound(err) {
 		in.store = &store{}
-		in.decide.Stored = k3s.Stored{Token: rand.Text() + rand.Text(), AgentToken: rand.Text() + rand.Text()}
+		in.decide.Stored = roster.Stored{Token: rand.Text() + rand.Text(), AgentToken: rand.Text() + rand.Text()}
 		return nil, nil
 	} else if err != nil {
 		return nil, err
@@ -252,7 +250,7 @@ func ofInstallation(i *provisionv1.ClusterInstallation) owned.Marks {
 
 // save stores the decisions if they have changed. If two provisioners save decisions at the same time, one of them gets
 // an error.
-func (r *Reconciler) save(ctx context.Context, in *input, stored k3s.Stored) error {
+func (r *Reconciler) save(ctx context.Context, in *input, stored roster.Stored) error {
 	if in.store.secret != nil && reflect.DeepEqual(stored, in.store.stored) {
 		return nil
 	}
@@ -299,7 +297,7 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 			continue
 		}
 		in.hosts[host.Name] = host
-		known := k3s.Host{
+		known := roster.Host{
 			Name: host.Name, UID: string(host.UID), Labels: host.Labels, Taken: taken, Leaving: !host.DeletionTimestamp.IsZero(),
 			Connected: connected(host), Host: progress.OfHost(host, ""),
 		}
@@ -324,16 +322,16 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 
 // gatherHeld reads the note in a Host's instructions and the Host's progress. If the note cannot be read, the Host is
 // left unchanged, but other Hosts are not delayed.
-func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, known *k3s.Host) error {
+func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, known *roster.Host) error {
 	given, err := r.Given(ctx, host)
 	in.given[host.Name] = given
 	note, version := given.Note()
 	if err != nil || note == "" {
 		return err
 	}
-	held := &k3s.Held{}
+	held := &roster.Held{}
 	if untrusted.JSON([]byte(note), held, untrusted.Large()) != nil {
-		known.Held = &k3s.Held{Unreadable: true}
+		known.Held = &roster.Held{Unreadable: true}
 		in.unreadable[host.Name] = fmt.Errorf(
 			"the annotation of Secret %s%s was changed: restore the Secret, or delete it, which cleans the host", host.Name, v1.HostInstructionsSecretSuffix)
 		return nil

@@ -10,7 +10,8 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/provision/k3s"
+	"github.com/drover-dev/drover/internal/provision/k3s/decision"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -18,12 +19,12 @@ import (
 const maxWaiting = 16
 
 // judge returns an installation's readiness after a decision. It has no side effects.
-func judge(in *input, d k3s.Decision) status.Readiness {
+func judge(in *input, d decision.Decision) status.Readiness {
 	var v status.Readiness
 	switch {
 	case len(d.Take)+len(d.Release) > 0:
 		v.Again = soon
-	case len(in.former) > 0, slices.ContainsFunc(in.decide.Hosts, func(h k3s.Host) bool { return h.Leaving && !h.Connected }):
+	case len(in.former) > 0, slices.ContainsFunc(in.decide.Hosts, func(h roster.Host) bool { return h.Leaving && !h.Connected }):
 		v.Again = leaveTime
 	}
 	first := ""
@@ -65,7 +66,7 @@ func judge(in *input, d k3s.Decision) status.Readiness {
 // strangers returns a remark if the cluster has nodes that do not belong to its hosts. Otherwise, it returns "". Such a
 // node can exist if a server's Host is deleted while the Host's agent is disconnected: as long as the machine is
 // running, the server rejoins etcd.
-func strangers(in *input, d k3s.Decision) string {
+func strangers(in *input, d decision.Decision) string {
 	if in.cluster == nil || in.cluster.Status.Nodes == nil || int(in.cluster.Status.Nodes.Total) <= len(d.Stored.Nodes) {
 		return ""
 	}

@@ -47,8 +47,8 @@ const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstr
 // directory.
 func installScript() string {
 	names, files, programs := []string{"kubeadm"}, []string{kubeadm.Kubeconfig}, []string{"$PATH", "/usr/local/bin"}
-	for _, d := range k3s.Kubeconfigs() {
-		names, files, programs = append(names, d.Distribution), append(files, d.File), append(programs, d.Programs...)
+	for _, d := range k3s.Machines() {
+		names, files, programs = append(names, d.Distribution), append(files, d.Kubeconfig), append(programs, d.Programs...)
 	}
 	return `PATH=` + strings.Join(programs, ":") + `
 for config in ` + strings.Join(files, " ") + `; do

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
@@ -39,9 +40,9 @@ func TestReportedAddressDoesNotChangeWhereHostsJoin(t *testing.T) {
 	first.Address, first.NodeIPs = "203.0.113.9", nil
 	joins("https://10.0.0.1:6443")
 	t.Run("another machine with another Host of the name is another node", func(t *testing.T) {
-		d := &Input{Hosts: []Host{{Name: "m1", UID: "second", Address: "10.0.0.2"}}}
-		d.Stored.Nodes = map[string]Node{"m1": {UID: "first", Address: "10.0.0.1"}}
-		if d.pinAddresses(); d.Hosts[0].Address != "10.0.0.2" || d.Stored.Nodes["m1"].Address != "10.0.0.1" {
+		in := roster.Input{Hosts: []roster.Host{{Name: "m1", UID: "second", Address: "10.0.0.2"}}}
+		in.Stored.Nodes = map[string]roster.Node{"m1": {UID: "first", Address: "10.0.0.1"}}
+		if d := roster.New(in); d.Hosts[0].Address != "10.0.0.2" || d.Stored.Nodes["m1"].Address != "10.0.0.1" {
 			t.Errorf("the address is %s, stored %+v, want that of the new machine, and what is stored of the former node as it was", d.Hosts[0].Address, d.Stored.Nodes)
 		}
 	})

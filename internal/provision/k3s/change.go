@@ -9,6 +9,11 @@ import (
 	"slices"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/k3s/decision"
+	"github.com/drover-dev/drover/internal/provision/k3s/distribution"
+	"github.com/drover-dev/drover/internal/provision/k3s/restore"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // turns tracks the hosts that are being restarted. Other hosts must wait for them.
@@ -20,27 +25,27 @@ type turns struct {
 }
 
 // change gives new instructions to hosts that have joined and can be changed now.
-func (d *decision) change(removes []removal) error {
-	if err := d.resume(removes); err != nil {
+func change(d *decision.Draft, removes []distribution.Removal) error {
+	if err := restore.Resume(d, removes); err != nil {
 		return err
 	}
-	operator := d.operator()
-	now := &turns{changing: d.changing(), unavailable: d.unavailable()}
-	for _, m := range d.ordered() {
+	by := operator(d)
+	now := &turns{changing: changing(d), unavailable: unavailable(d)}
+	for _, m := range d.Roster.Ordered() {
 		if m.Held == nil {
 			continue
 		}
-		if d.waitsToStart(m) {
-			if err := d.startAgain(m); err != nil {
+		if d.Roster.WaitsToStart(m) {
+			if err := restore.StartAgain(d, m); err != nil {
 				return err
 			}
 			continue
 		}
-		var mine []removal
-		if operator != nil && m.Name == operator.Name {
+		var mine []distribution.Removal
+		if by != nil && m.Name == by.Name {
 			mine = removes
 		}
-		if err := d.changeHost(m, d.dutiesOf(m, mine), now); err != nil {
+		if err := changeHost(d, m, d.Duties(m, mine), now); err != nil {
 			return err
 		}
 	}
@@ -49,30 +54,30 @@ func (d *decision) change(removes []removal) error {
 
 // changeHost gives a host its instructions. Instructions that do not restart the host are given immediately. Otherwise,
 // the host may have to wait for other hosts.
-func (d *decision) changeHost(m *member, does duties, now *turns) error {
-	next, err := d.write.render(m, m.Held.Join, does)
+func changeHost(d *decision.Draft, m *roster.Member, does distribution.Duties, now *turns) error {
+	next, err := d.Writer.Render(m, m.Held.Join, does)
 	if err == nil && next.Start != m.Held.Start {
-		next, err = d.write.render(m, d.rejoin(m), does)
+		next, err = d.Writer.Render(m, rejoin(d, m), does)
 	}
 	if err != nil {
 		return err
 	}
-	d.out.Waiting[m.Name] = busy(m)
-	if does.task != nil && m.up() {
-		d.out.Waiting[m.Name] = "is told to " + does.task.what
+	d.Out.Waiting[m.Name] = m.Busy()
+	if does.Task != nil && m.Up() {
+		d.Out.Waiting[m.Name] = "is told to " + d.Task.What
 	}
 	starts := next.Start != m.Held.Start
 	if next.Changed = starts || m.Held.Changed; !starts {
-		d.out.Instructions[m.Name] = next
+		d.Out.Instructions[m.Name] = next
 		return nil
 	}
-	if why := d.mayChange(m, now); why != "" {
-		d.out.Waiting[m.Name] = "waits for " + why + ", to be changed"
+	if why := mayChange(d, m, now); why != "" {
+		d.Out.Waiting[m.Name] = "waits for " + why + ", to be changed"
 		return nil
 	}
-	d.out.Instructions[m.Name] = next
-	d.out.Waiting[m.Name] = "is changed"
-	if m.server() {
+	d.Out.Instructions[m.Name] = next
+	d.Out.Waiting[m.Name] = "is changed"
+	if m.IsServer() {
 		now.changing = m.Name
 	} else {
 		now.unavailable++
@@ -82,44 +87,106 @@ func (d *decision) changeHost(m *member, does duties, now *turns) error {
 
 // rejoin returns the URL that a host uses to find the cluster after a restart. If the server through which a host
 // joined is gone, the host needs a new URL. An etcd member does not, because it finds the other servers through etcd.
-func (d *decision) rejoin(m *member) string {
-	known := func(s *member) bool { return s.Address != "" && d.write.joinURL(s) == m.Held.Join }
-	if m.is(provisionv1.RoleEtcd) || slices.ContainsFunc(d.stay, known) {
+func rejoin(d *decision.Draft, m *roster.Member) string {
+	known := func(s *roster.Member) bool {
+		return s.Address != "" && d.Writer.Distribution.JoinURL(s.Address) == m.Held.Join
+	}
+	if m.Is(provisionv1.RoleEtcd) || slices.ContainsFunc(d.Roster.Stay, known) {
 		return m.Held.Join
 	}
-	url, _ := d.wayIn(m)
+	url, _ := wayIn(d, m)
 	return cmp.Or(url, m.Held.Join)
+}
+
+// wayIn returns the URL that a host uses to join, or the reason why the host must wait. The URL is empty for the host
+// that starts the cluster.
+func wayIn(d *decision.Draft, m *roster.Member) (url, why string) {
+	if m.Name == d.Roster.Stored.First && !d.Roster.Stored.Begun {
+		return "", ""
+	}
+	role := provisionv1.RoleEtcd
+	if !m.IsServer() { // the kubelet registers with an API server
+		role = provisionv1.RoleControlPlane
+	}
+	if !d.Roster.Stored.Begun {
+		return "", fmt.Sprintf("host %s, which begins the cluster", d.Roster.Stored.First)
+	}
+	up := slices.DeleteFunc(d.Roster.With(role), func(s *roster.Member) bool { return !s.Up() || s.Address == "" })
+	if len(up) == 0 {
+		return "", fmt.Sprintf("a host with the role %s that is up", role)
+	}
+	if first := slices.IndexFunc(up, func(s *roster.Member) bool { return s.Name == d.Roster.Stored.First }); first > 0 {
+		up[0] = up[first]
+	}
+	return d.Writer.Distribution.JoinURL(up[0].Address), ""
 }
 
 // mayChange returns the reason why a host cannot be restarted yet, or "" if it can be restarted now. A connected host
 // that is not working does not have to wait for other hosts.
-func (d *decision) mayChange(m *member, now *turns) (why string) {
+func mayChange(d *decision.Draft, m *roster.Member, now *turns) (why string) {
 	switch {
 	case !m.Connected:
 		return "its agent, which is not connected"
-	case m.server() && d.task != nil && d.task.calm:
-		return fmt.Sprintf("server %s to %s", d.task.host, d.task.what)
-	case m.server() && now.changing != "" && now.changing != m.Name:
+	case m.IsServer() && d.Task != nil && d.Task.Calm:
+		return fmt.Sprintf("server %s to %s", d.Task.Host, d.Task.What)
+	case m.IsServer() && now.changing != "" && now.changing != m.Name:
 		return fmt.Sprintf("server %s: servers are changed one at a time; if it will not come back, delete its Host", now.changing)
-	case !m.working():
+	case !m.Working():
 		return ""
-	case m.server() && d.broken(m) != "":
+	case m.IsServer() && broken(d, m) != "":
 		return fmt.Sprintf("server %s: this change has broken it, and no other server is changed before that is repaired, "+
-			"or the spec is changed back", d.broken(m))
-	case m.is(provisionv1.RoleControlPlane) && d.out.stuck:
+			"or the spec is changed back", broken(d, m))
+	case m.Is(provisionv1.RoleControlPlane) && d.Out.Stuck:
 		return "" // briefly losing quorum is better than having no server that can remove dead members
-	case m.is(provisionv1.RoleEtcd) && !d.canSpareOne():
+	case m.Is(provisionv1.RoleEtcd) && !d.Roster.CanSpareOne():
 		return "the other servers with etcd to be up: without it etcd would have no quorum"
-	case m.server():
+	case m.IsServer():
 		return ""
 	}
-	if m.Held.Version != d.Spec.Version {
-		if server := d.behind(); server != "" {
-			return fmt.Sprintf("server %s to have version %s: no worker is newer than a server", server, d.Spec.Version)
+	if m.Held.Version != d.Roster.Spec.Version {
+		if server := d.Roster.Behind(); server != "" {
+			return fmt.Sprintf("server %s to have version %s: no worker is newer than a server", server, d.Roster.Spec.Version)
 		}
 	}
-	if now.unavailable >= int(max(d.Spec.MaxUnavailable, 1)) {
-		return fmt.Sprintf("other workers: at most %d are changed at a time", max(d.Spec.MaxUnavailable, 1))
+	if now.unavailable >= int(max(d.Roster.Spec.MaxUnavailable, 1)) {
+		return fmt.Sprintf("other workers: at most %d are changed at a time", max(d.Roster.Spec.MaxUnavailable, 1))
+	}
+	return ""
+}
+
+// changing returns a server that is being started, or "" if there is none. Other servers do not wait for a server that
+// has failed. They wait for a disconnected server only if it lost its connection during the change.
+func changing(d *decision.Draft) string {
+	for _, m := range d.Roster.Ordered() {
+		if m.IsServer() && m.Held != nil && m.State.Busy() && (m.Connected || m.Held.Changed && d.IsCurrent(m)) {
+			return m.Name
+		}
+	}
+	return ""
+}
+
+// unavailable counts the workers that are being changed, and the workers that failed or lost their connection because
+// of the current change. The count prevents one change from breaking all workers. Workers that were already broken are
+// not counted.
+func unavailable(d *decision.Draft) (n int) {
+	for _, m := range d.Roster.Stay {
+		if m.IsServer() || m.Held == nil || !m.Held.Changed || m.Up() {
+			continue
+		}
+		if (m.Connected || m.State.Busy()) && d.IsCurrent(m) {
+			n++
+		}
+	}
+	return n
+}
+
+// broken returns a server that the current change has broken, or "" if there is none. It includes servers that are
+// leaving the cluster, but not other, the server that is to be changed next.
+func broken(d *decision.Draft, other *roster.Member) string {
+	for _, m := range slices.Concat(d.Roster.Ordered(), d.Roster.Leavers()) {
+		if m.IsServer() && m.Name != other.Name && m.Held != nil && m.Held.Changed && m.Connected && m.State == progress.Failed && d.IsCurrent(m) {
+			return m.Name
+		}
 	}
 	return ""
 }

@@ -13,6 +13,8 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/k3s/decision"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
@@ -61,7 +63,7 @@ func TestHostWithUnreadableInstructionsIsLeftAloneAndDelaysNoOther(t *testing.T)
 			in := w.input()
 			for i := range in.Hosts {
 				if in.Hosts[i].Name == name {
-					in.Hosts[i].Held = &Held{Unreadable: true}
+					in.Hosts[i].Held = &roster.Held{Unreadable: true}
 				}
 			}
 			out, err := Decide(in)
@@ -197,16 +199,16 @@ func TestRotationOfMissingKeysIsRefused(t *testing.T) {
 		"RKE2 always has":     {provisionv1.DistributionRKE2, 1, nil, true},
 		"k3s was told not to": {provisionv1.DistributionK3s, 1, map[string]any{"secrets-encryption": false}, false},
 	} {
-		spec := Spec{ServerConfig: tt.config}
+		spec := roster.Spec{ServerConfig: tt.config}
 		spec.Distribution, spec.EncryptionKeyRotation = tt.distribution, tt.rotation
-		if err := CheckKeys(spec); (err == nil) != tt.fine {
+		if err := CheckSpec(spec); (err == nil) != tt.fine {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
 // snapshotOn returns the host that makes a snapshot according to the snapshot's progress, or "" if there is none.
-func snapshotOn(d Decision, id types.UID) string {
+func snapshotOn(d decision.Decision, id types.UID) string {
 	if p := d.Etcd.Snapshots[id]; p.Phase == provisionv1.SnapshotRunning {
 		return p.Host
 	}
@@ -217,7 +219,7 @@ func TestOneWorkingServerMakesASnapshot(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 1)
 	w.machines["m0001"].State = progress.Failed // a broken server does not delay a snapshot
-	w.snapshots = []Snapshot{{"u1", "before-u1"}, {"u2", "later-u2"}}
+	w.snapshots = []roster.Snapshot{{ID: "u1", Name: "before-u1"}, {ID: "u2", Name: "later-u2"}}
 	out := w.decide()
 	given := out.Instructions["m0002"]
 	if snapshotOn(out, "u1") != "m0002" || snapshotOn(out, "u2") != "" || given.Task != "snapshot-u1" || given.Instructions[len(given.Instructions)-1].ID != "snapshot-u1" {
@@ -233,7 +235,7 @@ func TestOneWorkingServerMakesASnapshot(t *testing.T) {
 	}
 	w.machines["m0002"].Connected = true
 	out = w.decide()
-	if got := out.Stored.Outcomes["u1"]; got != (Outcome{Host: "m0002"}) || snapshotOn(out, "u2") == "" {
+	if got := out.Stored.Outcomes["u1"]; got != (roster.Outcome{Host: "m0002"}) || snapshotOn(out, "u2") == "" {
 		t.Fatalf("outcome %+v, the next is made by %q", got, snapshotOn(out, "u2"))
 	}
 	p := out.Etcd.Snapshots["u1"]
@@ -242,7 +244,7 @@ func TestOneWorkingServerMakesASnapshot(t *testing.T) {
 	}
 	next := w.machines[snapshotOn(out, "u2")]
 	next.State, next.Message = progress.Failed, "no room"
-	if out = w.decide(); out.Stored.Outcomes["u2"] != (Outcome{Host: next.Name, Problem: "no room"}) || out.Task != "" {
+	if out = w.decide(); out.Stored.Outcomes["u2"] != (roster.Outcome{Host: next.Name, Problem: "no room"}) || out.Task != "" {
 		t.Errorf("outcomes %+v, task %q", out.Stored.Outcomes, out.Task)
 	}
 	if p := out.Etcd.Snapshots["u2"]; p.Phase != provisionv1.SnapshotFailed || !strings.Contains(p.Message, "no room") {
@@ -251,5 +253,33 @@ func TestOneWorkingServerMakesASnapshot(t *testing.T) {
 	w.snapshots = nil
 	if out = w.decide(); out.Stored.Outcomes != nil {
 		t.Errorf("outcomes %+v", out.Stored.Outcomes)
+	}
+}
+
+func TestScheduleWithSnapshotsTurnedOffIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		schedule, option string
+		value            any
+		refused          bool
+	}{
+		"off":                           {"@daily", "etcd-disable-snapshots", true, true},
+		"off, as a text":                {"@daily", "--etcd_disable-snapshots", "true", true},
+		"on":                            {"@daily", "etcd-disable-snapshots", false, false},
+		"off without a schedule":        {"", "etcd-disable-snapshots", true, false},
+		"a schedule and another option": {"@daily", "etcd-snapshot-compress", true, false},
+	} {
+		for _, server := range []bool{false, true} {
+			spec := roster.Spec{}
+			spec.Distribution, spec.Etcd.Schedule = provisionv1.DistributionK3s, tt.schedule
+			if config := map[string]any{tt.option: tt.value}; server {
+				spec.ServerConfig = config
+			} else {
+				spec.Config = config
+			}
+			if err := CheckSpec(spec); (err != nil) != tt.refused {
+				t.Errorf("%s: %v, want it refused: %t", name, err, tt.refused)
+			}
+		}
 	}
 }

@@ -8,11 +8,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/drover-dev/drover/internal/provision/k3s/decision"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // changed returns the servers that a decision restarts.
-func changed(w *world, out Decision) (names []string) {
+func changed(w *world, out decision.Decision) (names []string) {
 	for name, given := range out.Instructions {
 		if m := w.machines[name]; given.Roles != "worker" && (m.Held == nil || m.Held.Start != given.Start) {
 			names = append(names, name)
@@ -23,7 +25,7 @@ func changed(w *world, out Decision) (names []string) {
 }
 
 // peek decides without acting.
-func peek(t *testing.T, w *world) Decision {
+func peek(t *testing.T, w *world) decision.Decision {
 	t.Helper()
 	out, err := Decide(w.input())
 	if err != nil {
@@ -67,7 +69,7 @@ func TestServerWithATaskRestartsOnlyWithAQuorum(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 1)
 	w.machines["m0003"].Connected = false
-	w.snapshots = []Snapshot{{"u1", "a"}}
+	w.snapshots = []roster.Snapshot{{ID: "u1", Name: "a"}}
 	w.decide()
 	if w.machines["m0001"].Held.Task == "" {
 		t.Fatal("no snapshot is made")
@@ -150,7 +152,7 @@ func TestFormerStateIsInstalledAndStartedAgain(t *testing.T) {
 		w.settle(100)
 	}
 	m := w.machines["m0001"]
-	if m.Held.Start != first.Start || m.Held.startID() == first.startID() || m.Held.Install != first.Install || m.Held.Installs == first.Installs || m.runs != first.Start {
+	if m.Held.Start != first.Start || startID(m.Held) == startID(&first) || m.Held.Install != first.Install || m.Held.Installs == first.Installs || m.runs != first.Start {
 		t.Errorf("%+v after %+v: it runs %s", m.Held, first, m.runs)
 	}
 }
@@ -183,7 +185,7 @@ func TestWorkersThatDisconnectDuringAChangeAreCounted(t *testing.T) {
 func TestSnapshotOnALostServerDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 1)
-	w.snapshots = []Snapshot{{"u1", "a"}, {"u2", "b"}}
+	w.snapshots = []roster.Snapshot{{ID: "u1", Name: "a"}, {ID: "u2", Name: "b"}}
 	lost := w.machines[w.decide().TaskHost]
 	lost.Connected, lost.State = false, progress.Running
 	if out := w.decide(); out.Stored.Outcomes["u1"].Problem != "" {
@@ -199,14 +201,14 @@ func TestCleanedEtcdMemberCountsUntilItsNodeIsRemoved(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 1)
 	m := w.machines["m0003"]
-	*m = machine{Host: Host{Name: m.Name, UID: m.UID, Labels: m.Labels, Address: m.Address, Connected: true, Taken: true}}
+	*m = machine{Host: roster.Host{Name: m.Name, UID: m.UID, Labels: m.Labels, Address: m.Address, Connected: true, Taken: true}}
 	before := w.stored.Nodes["m0003"].Join
 	out := w.decide()
 	if out.Instructions["m0003"] != nil || len(out.Instructions["m0001"].Removes) != 1 {
 		t.Errorf("m0003 is given instructions: %t; removals of m0001: %v", out.Instructions["m0003"] != nil, out.Instructions["m0001"].Removes)
 	}
-	r := &roster{Input: &Input{Stored: out.Stored}}
-	if members, _ := r.etcd(); members != 3 {
+	r := &roster.Roster{Input: roster.Input{Stored: out.Stored}}
+	if members, _ := r.Etcd(); members != 3 {
 		t.Errorf("%d members of etcd are counted, want 3", members)
 	}
 	w.settle(200)

@@ -5,90 +5,105 @@ package k3s
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/k3s/decision"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
 )
 
+// begin selects the host that starts the cluster, and reports whether hosts can be given instructions. The selection
+// must be stored before the selected host gets instructions.
+func begin(d *decision.Draft) bool {
+	s := &d.Roster.Stored
+	first := d.Roster.Named(s.First)
+	if first != nil && first.Up() && first.Held.Join == "" {
+		s.Begun = true
+	}
+	if s.Begun {
+		return d.Roster.HasData() || stop(d)
+	}
+	// There is no cluster yet, so no nodes need to be removed.
+	for _, host := range d.Roster.Leave {
+		d.Release(host)
+	}
+	maps.DeleteFunc(s.Nodes, func(name string, n roster.Node) bool { m := d.Roster.Named(name); return m == nil || m.UID != n.UID })
+	switch {
+	case first != nil:
+		return true
+	case len(d.Roster.Leave) > 0:
+		d.WaitAll("the hosts that leave to be clean, before one begins the cluster")
+		return false
+	}
+	var best *roster.Member
+	for _, m := range d.Roster.With(provisionv1.RoleEtcd) {
+		better := best == nil || !best.Is(provisionv1.RoleControlPlane) && m.Is(provisionv1.RoleControlPlane)
+		if better && m.Connected && m.Address != "" {
+			best, s.First = m, m.Name
+		}
+	}
+	d.WaitAll("a connected host with the role etcd that reports an address, to begin the cluster")
+	return false
+}
+
+// stop is called when none of the remaining hosts has the cluster's data. It releases hosts that are being deleted, and
+// makes no other changes. It always returns false.
+func stop(d *decision.Draft) bool {
+	why := "a decision: no host has the cluster's data any more"
+	d.Out.Unselected = slices.ContainsFunc(d.Roster.Leave, func(h roster.Host) bool { return h.IsEtcd() && !h.Leaving && !d.Roster.IsOld(&h) })
+	if d.Out.Lost = !d.Out.Unselected; d.Out.Unselected {
+		why = "a decision: no pool selects a host that has the cluster's data"
+	}
+	d.Out.Take = nil
+	d.WaitAll(why)
+	for _, host := range d.Roster.Leave {
+		d.Out.Waiting[host.Name] = "waits for " + why
+		if host.Leaving {
+			d.Release(host)
+		}
+	}
+	return false
+}
+
 // join gives hosts their first instructions.
-func (d *decision) join() error {
-	joining := d.joining
-	for _, m := range d.with(provisionv1.RoleEtcd) {
+func join(d *decision.Draft) error {
+	joining := d.Joining
+	for _, m := range d.Roster.With(provisionv1.RoleEtcd) {
 		if m.Held != nil && m.Connected && m.State.Busy() {
 			joining = m.Name
 		}
 	}
-	for _, m := range d.ordered() {
+	for _, m := range d.Roster.Ordered() {
 		if m.Held != nil {
 			continue
 		}
-		url, why := d.wayIn(m)
-		known, isKnown := d.Stored.Nodes[m.Name]
+		url, why := wayIn(d, m)
+		known, isKnown := d.Roster.Stored.Nodes[m.Name]
 		switch {
 		case !m.Connected:
 			why = "its agent, which is not connected"
-		case m.server() && d.task != nil && d.task.calm:
-			why = fmt.Sprintf("server %s to %s", d.task.host, d.task.what)
+		case m.IsServer() && d.Task != nil && d.Task.Calm:
+			why = fmt.Sprintf("server %s to %s", d.Task.Host, d.Task.What)
 		case isKnown && known.UID != m.UID:
 			why = "the node of the Host that had its name to be removed from the cluster"
-		case why == "" && url != "" && m.is(provisionv1.RoleEtcd) && joining != "":
+		case why == "" && url != "" && m.Is(provisionv1.RoleEtcd) && joining != "":
 			why = fmt.Sprintf("host %s: servers with etcd join one at a time", joining)
 		}
 		if why != "" {
-			d.out.Waiting[m.Name] = "waits for " + why
+			d.Out.Waiting[m.Name] = "waits for " + why
 			continue
 		}
 		if !isKnown {
-			d.addNode(m)
+			d.Roster.AddNode(m)
 		}
-		if m.is(provisionv1.RoleEtcd) {
+		if m.Is(provisionv1.RoleEtcd) {
 			joining = m.Name
 		}
-		d.out.Waiting[m.Name] = "is given its instructions"
-		if err := d.give(m, url); err != nil {
+		d.Out.Waiting[m.Name] = "is given its instructions"
+		if err := d.Give(m, url); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// nextJoin returns the sequence number of the next join.
-func (d *decision) nextJoin() int64 {
-	d.Stored.Joins = max(d.Stored.Joins+1, d.Now)
-	return d.Stored.Joins
-}
-
-// addNode records that a host is becoming a node.
-func (d *decision) addNode(m *member) {
-	if d.Stored.Nodes == nil {
-		d.Stored.Nodes = map[string]Node{}
-	}
-	node := Node{UID: m.UID, Join: d.nextJoin(), Etcd: m.is(provisionv1.RoleEtcd)}
-	if len(m.NodeIPs) == 0 {
-		node.Address = m.Address
-	}
-	d.Stored.Nodes[m.Name] = node
-}
-
-// wayIn returns the URL that a host uses to join, or the reason why the host must wait. The URL is empty for the host
-// that starts the cluster.
-func (r *roster) wayIn(m *member) (url, why string) {
-	if m.Name == r.Stored.First && !r.Stored.Begun {
-		return "", ""
-	}
-	role := provisionv1.RoleEtcd
-	if !m.server() { // the kubelet registers with an API server
-		role = provisionv1.RoleControlPlane
-	}
-	if !r.Stored.Begun {
-		return "", fmt.Sprintf("host %s, which begins the cluster", r.Stored.First)
-	}
-	up := slices.DeleteFunc(r.with(role), func(s *member) bool { return !s.up() || s.Address == "" })
-	if len(up) == 0 {
-		return "", fmt.Sprintf("a host with the role %s that is up", role)
-	}
-	if first := slices.IndexFunc(up, func(s *member) bool { return s.Name == r.Stored.First }); first > 0 {
-		up[0] = up[first]
-	}
-	return r.write.joinURL(up[0]), ""
 }

@@ -15,13 +15,16 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/k3s/decision"
+	"github.com/drover-dev/drover/internal/provision/k3s/distribution"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // machine is a Host of the model together with its machine.
 type machine struct {
-	Host
-	given *Instructions
+	roster.Host
+	given *distribution.Instructions
 	// registered is the start with which the node became part of the cluster, and runs is the last start.
 	registered, runs string
 	// journal holds the outcomes of instructions, by their IDs. No instruction runs twice.
@@ -37,15 +40,15 @@ type machine struct {
 type world struct {
 	t        *testing.T
 	random   *rand.Rand
-	spec     Spec
-	stored   Stored
+	spec     roster.Spec
+	stored   roster.Stored
 	machines map[string]*machine
 	made     int
 	// begun holds the hosts that were told to start a cluster, and nodes has the nodes of the cluster.
 	begun     map[string]bool
 	nodes     map[string]bool
-	snapshots []Snapshot
-	restores  []Restore
+	snapshots []roster.Snapshot
+	restores  []roster.Restore
 	// asked counts the requested restores, and restored the restores that have replaced data.
 	asked, restored int
 	// trouble makes machines fail and disconnect.
@@ -55,7 +58,7 @@ type world struct {
 func newWorld(t *testing.T, seed uint64, pools ...provisionv1.HostPool) *world {
 	t.Helper()
 	w := &world{t: t, random: rand.New(rand.NewPCG(seed, 1)), machines: map[string]*machine{}, begun: map[string]bool{}, nodes: map[string]bool{}}
-	w.stored = Stored{Token: "t", AgentToken: "a"}
+	w.stored = roster.Stored{Token: "t", AgentToken: "a"}
 	w.spec.ClusterInstallationSpec = provisionv1.ClusterInstallationSpec{Distribution: provisionv1.DistributionK3s, Version: "v1.35.1+k3s1", Pools: pools, MaxUnavailable: 3}
 	for i := range pools {
 		selector, err := metav1.LabelSelectorAsSelector(&pools[i].Selector)
@@ -80,7 +83,7 @@ func (w *world) add(pool string, n int) {
 	for range n {
 		w.made++
 		name := fmt.Sprintf("m%04d", w.made)
-		w.machines[name] = &machine{Host: Host{
+		w.machines[name] = &machine{Host: roster.Host{
 			Name: name, UID: fmt.Sprint("u", w.made), Labels: labels.Set{"pool": pool}, Address: fmt.Sprintf("10.0.%d.%d", w.made/250, w.made%250), Connected: true}}
 	}
 }
@@ -94,8 +97,8 @@ func (w *world) names() []string {
 	return names
 }
 
-func (w *world) input() Input {
-	in := Input{Spec: w.spec, Stored: w.stored, Manifest: []byte("manifest"), Snapshots: w.snapshots, Restores: w.restores}
+func (w *world) input() roster.Input {
+	in := roster.Input{Spec: w.spec, Stored: w.stored, Manifest: []byte("manifest"), Snapshots: w.snapshots, Restores: w.restores}
 	for _, name := range w.names() {
 		in.Hosts = append(in.Hosts, w.machines[name].Host)
 	}
@@ -103,7 +106,7 @@ func (w *world) input() Input {
 }
 
 // decide makes a decision, checks the invariants, and carries the decision out.
-func (w *world) decide() Decision {
+func (w *world) decide() decision.Decision {
 	w.t.Helper()
 	out, err := Decide(w.input())
 	if err != nil {
@@ -121,7 +124,7 @@ func (w *world) decide() Decision {
 	}
 	for _, name := range out.Release {
 		m := w.machines[name]
-		if m.Held != nil && w.nodes[name] && w.stored.Begun && !m.Gone && !out.Lost && !out.Unselected && out.Restore.Step != StepStop {
+		if m.Held != nil && w.nodes[name] && w.stored.Begun && !m.Gone && !out.Lost && !out.Unselected && out.Restore.Step != roster.StepStop {
 			w.t.Fatalf("%s is given back, and its node is part of the cluster: %+v, restore %+v, stored %+v", name, m.Host, out.Restore, out.Stored)
 		}
 		delete(w.nodes, name)
@@ -129,7 +132,7 @@ func (w *world) decide() Decision {
 			delete(w.machines, name)
 			continue
 		}
-		*m = machine{Host: Host{Name: m.Name, UID: m.UID, Labels: m.Labels, Address: m.Address, Connected: m.Connected}}
+		*m = machine{Host: roster.Host{Name: m.Name, UID: m.UID, Labels: m.Labels, Address: m.Address, Connected: m.Connected}}
 	}
 	for name, given := range out.Instructions {
 		m := w.machines[name]
@@ -161,7 +164,7 @@ func (w *world) carryOut(m *machine) bool {
 				w.move(m, i.ID)
 			}
 			return false
-		case i.ID == m.Held.startID():
+		case i.ID == startID(m.Held):
 			w.serve(m)
 			m.runs = m.Held.Start
 		case slices.Contains(m.Held.Removes, i.ID):
@@ -196,7 +199,7 @@ func (w *world) move(m *machine, id string) {
 // serve starts the etcd of a machine, and checks that its data is not the replaced data.
 func (w *world) serve(m *machine) {
 	w.t.Helper()
-	if !isEtcd(&m.Host) {
+	if !m.IsEtcd() {
 		return
 	}
 	if m.runs == "" && m.data == "" { // it joins
@@ -208,10 +211,10 @@ func (w *world) serve(m *machine) {
 }
 
 // instructions identifies the instructions of a host.
-func instructions(h *Held) string { return fmt.Sprint(h.Start, h.Task, h.Removes, h.Part) }
+func instructions(h *roster.Held) string { return fmt.Sprint(h.Start, h.Task, h.Removes, h.Part) }
 
 // checkRestore checks that only one host restores, while all others with etcd are stopped.
-func (w *world) checkRestore(out Decision) {
+func (w *world) checkRestore(out decision.Decision) {
 	w.t.Helper()
 	for name, given := range out.Instructions {
 		if given.Restores == "" || given.Restores != given.Stopped {
@@ -229,16 +232,16 @@ func (w *world) checkRestore(out Decision) {
 }
 
 // check checks the invariants of every decision.
-func (w *world) check(out Decision) {
+func (w *world) check(out decision.Decision) {
 	w.t.Helper()
 	etcd, up := 0, 0
 	w.checkRestore(out)
-	after := &Input{Stored: out.Stored}
+	after := &roster.Input{Stored: out.Stored}
 	for name, node := range out.Stored.Nodes {
 		m := w.machines[name]
-		if present := m != nil && m.UID == node.UID; node.Etcd && (!present || (m.Held != nil || node.Planned) && !m.neverJoined() && !after.isOld(&m.Host)) {
+		if present := m != nil && m.UID == node.UID; node.Etcd && (!present || (m.Held != nil || node.Planned) && !m.NeverJoined() && !after.IsOld(&m.Host)) {
 			etcd++
-			up += count(present && m.working())
+			up += count(present && m.Working())
 		}
 	}
 	servers, workers, joins, tasks := 0, 0, 0, 0
@@ -259,9 +262,9 @@ func (w *world) check(out Decision) {
 			}
 		case m.Held == nil && isServer:
 			joins++
-		case m.Held != nil && given.Start != m.Held.Start && m.working() && isServer:
+		case m.Held != nil && given.Start != m.Held.Start && m.Working() && isServer:
 			servers++
-			if isEtcd(&m.Host) && etcd > 2 && up-1 < etcd/2+1 && !out.stuck {
+			if m.IsEtcd() && etcd > 2 && up-1 < etcd/2+1 && !out.Stuck {
 				w.t.Fatalf("%s is changed, and %d of %d servers with etcd are up", name, up, etcd)
 			}
 		case m.Held != nil && given.Start != m.Held.Start && m.Connected && m.State == progress.Up:
@@ -332,16 +335,16 @@ func (w *world) pass() {
 // removeNode simulates a removal.
 func (w *world) removeNode(id string) {
 	for name, node := range w.stored.Nodes {
-		if id == (removal{Node: name, Join: node.Join}).id() {
+		if id == (distribution.Removal{Node: name, Join: node.Join}).ID() {
 			delete(w.nodes, name)
 		}
 	}
 }
 
 // settle decides until nothing is left to do.
-func (w *world) settle(within int) Decision {
+func (w *world) settle(within int) decision.Decision {
 	w.t.Helper()
-	var out Decision
+	var out decision.Decision
 	for range within {
 		out = w.decide()
 		w.pass()
@@ -355,14 +358,14 @@ func (w *world) settle(within int) Decision {
 			w.t.Logf("%s %s (%+v)", host, why, w.machines[host].Host)
 		}
 	}
-	w.t.Fatalf("after %d rounds %d of %d hosts are ready, %d missing, restore %+v, stored %+v, %s", within, out.Ready, out.Hosts, out.Missing, out.Restore, out.Stored.Nodes, w.servers())
+	w.t.Fatalf("after %d rounds %d of %d hosts are ready, %d missing, restore %+v, stored %+v, %s", within, out.Ready, out.Hosts, out.Missing, out.Restore, out.Stored.Nodes, w.Servers())
 	return out
 }
 
-// servers describes the servers with etcd for messages.
-func (w *world) servers() (text string) {
+// Servers describes the servers with etcd for messages.
+func (w *world) Servers() (text string) {
 	for _, name := range w.names() {
-		if m := w.machines[name]; m.Taken && m.Held != nil && isEtcd(&m.Host) {
+		if m := w.machines[name]; m.Taken && m.Held != nil && m.IsEtcd() {
 			text += fmt.Sprintf("\n%s connected %t, leaving %t, progress %d, serves %t, data %q: %+v", name, m.Connected, m.Leaving, m.State, m.serves, m.data, *m.Held)
 		}
 	}
@@ -447,8 +450,8 @@ func (w *world) disturb() {
 	switch w.random.IntN(17) {
 	case 16:
 		w.asked++
-		r := Restore{ID: fmt.Sprint("r", w.asked), Name: "a", File: "f"}
-		if isEtcd(&m.Host) {
+		r := roster.Restore{ID: fmt.Sprint("r", w.asked), Name: "a", File: "f"}
+		if m.IsEtcd() {
 			r.Host = m.Name
 		}
 		w.restores = append(w.restores, r)
@@ -457,15 +460,15 @@ func (w *world) disturb() {
 			if r := &w.restores[w.random.IntN(n)]; w.random.IntN(2) == 0 {
 				r.Cancel = true
 			} else {
-				w.restores = slices.DeleteFunc(w.restores, func(other Restore) bool { return other.ID == r.ID })
+				w.restores = slices.DeleteFunc(w.restores, func(other roster.Restore) bool { return other.ID == r.ID })
 			}
 		}
 	case 14:
 		if m.Taken && m.Held != nil { // its instructions were deleted, so it is cleaned
-			*m = machine{Host: Host{Name: m.Name, UID: m.UID, Labels: m.Labels, Address: m.Address, Connected: m.Connected, Taken: true}}
+			*m = machine{Host: roster.Host{Name: m.Name, UID: m.UID, Labels: m.Labels, Address: m.Address, Connected: m.Connected, Taken: true}}
 		}
 	case 13:
-		w.snapshots = append(w.snapshots, Snapshot{ID: fmt.Sprint(len(w.snapshots)), Name: "a"})
+		w.snapshots = append(w.snapshots, roster.Snapshot{ID: fmt.Sprint(len(w.snapshots)), Name: "a"})
 	case 12:
 		w.spec.EncryptionKeyRotation++
 	case 0:
@@ -494,7 +497,7 @@ func (w *world) disturb() {
 // repair deletes the Hosts of machines that were given away, and servers that do not work, as a user would.
 func (w *world) repair() {
 	for name, m := range w.machines {
-		if m.Leaving || m.State == progress.Failed && isEtcd(&m.Host) {
+		if m.Leaving || m.State == progress.Failed && m.IsEtcd() {
 			delete(w.machines, name)
 			delete(w.nodes, name)
 		}
@@ -517,3 +520,13 @@ func BenchmarkDecide(b *testing.B) {
 		}
 	}
 }
+
+func count(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// startID returns the ID of the instruction that starts a host.
+func startID(h *roster.Held) string { return fmt.Sprintf("start-%s-%d", h.Start, h.Starts) }

@@ -10,41 +10,43 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/k3s/decision"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// progress returns the progress of all snapshots and restores.
-func (d *decision) progress() (progress.All, error) {
+// progressOf returns the progress of all snapshots and restores.
+func progressOf(d *decision.Draft) (progress.All, error) {
 	all := progress.NewAll()
-	if len(d.Snapshots) > 0 {
-		configuration, err := json.Marshal(d.Spec.ClusterInstallationSpec)
+	if len(d.Roster.Snapshots) > 0 {
+		configuration, err := json.Marshal(d.Roster.Spec.ClusterInstallationSpec)
 		if err != nil {
 			return all, err
 		}
-		for _, snap := range d.Snapshots {
-			all.Snapshots[types.UID(snap.ID)] = d.snapshotProgress(snap, configuration)
+		for _, snap := range d.Roster.Snapshots {
+			all.Snapshots[types.UID(snap.ID)] = snapshotProgress(d, snap, configuration)
 		}
 	}
-	for _, wanted := range d.Restores {
-		all.Restores[types.UID(wanted.ID)] = d.restoreProgress(wanted)
+	for _, wanted := range d.Roster.Restores {
+		all.Restores[types.UID(wanted.ID)] = restoreProgress(d, wanted)
 	}
 	return all, nil
 }
 
-func (d *decision) snapshotProgress(snap Snapshot, configuration []byte) progress.Snapshot {
+func snapshotProgress(d *decision.Draft, snap roster.Snapshot, configuration []byte) progress.Snapshot {
 	p := progress.Snapshot{
 		Phase: provisionv1.SnapshotPending, File: snap.Name,
 		Message: "waits for a server with etcd that is up, and has nothing else to do",
 	}
-	o, ended := d.Stored.Outcomes[snap.ID]
+	o, hasEnded := d.Roster.Stored.Outcomes[snap.ID]
 	switch {
-	case ended && o.Problem != "":
+	case hasEnded && o.Problem != "":
 		p.Phase, p.Host = provisionv1.SnapshotFailed, o.Host
 		p.Message = "create another EtcdSnapshot to try again: host " + o.Host + ": " + o.Problem
-	case ended:
+	case hasEnded:
 		p.Phase, p.Host, p.Message = provisionv1.SnapshotSucceeded, o.Host, "host "+o.Host+" has made the snapshot"
-	case d.out.Task == snapshotTask(snap.ID):
-		p.Phase, p.Host = provisionv1.SnapshotRunning, d.out.TaskHost
+	case d.Out.Task == snapshotTask(snap.ID):
+		p.Phase, p.Host = provisionv1.SnapshotRunning, d.Out.TaskHost
 		p.Message = "host " + p.Host + " is making the snapshot"
 	}
 	if p.Phase == provisionv1.SnapshotRunning || p.Phase == provisionv1.SnapshotSucceeded {
@@ -53,30 +55,30 @@ func (d *decision) snapshotProgress(snap Snapshot, configuration []byte) progres
 	return p
 }
 
-func (d *decision) restoreProgress(wanted Restore) progress.Restore {
+func restoreProgress(d *decision.Draft, wanted roster.Restore) progress.Restore {
 	p := progress.Restore{Phase: provisionv1.RestorePending, Reason: provisionv1.ReasonWaiting}
-	o, ended := d.Stored.Outcomes[wanted.ID]
+	o, hasEnded := d.Roster.Stored.Outcomes[wanted.ID]
 	switch {
-	case ended:
-		p = o.progress()
+	case hasEnded:
+		p = ended(o)
 	case wanted.Problem != "":
 		p.Reason, p.Message, p.Stuck = provisionv1.ReasonSourceInvalid, wanted.Problem, true
-	case d.out.Restore.ID == wanted.ID:
-		p = d.out.Restore.progress()
-		if wanted.Cancel && d.Stored.Restore != nil && d.Stored.Restore.Replacing() {
+	case d.Out.Restore.ID == wanted.ID:
+		p = current(d.Out.Restore)
+		if wanted.Cancel && d.Roster.Stored.Restore != nil && d.Roster.Stored.Restore.Replacing() {
 			p.Message = "it is too late to cancel, since data is being replaced; " + p.Message
 		}
-	case d.out.Restore.ID == "":
+	case d.Out.Restore.ID == "":
 		p.Message = "waits to begin"
 	default:
-		p.Message = "waits for EtcdRestore " + d.out.Restore.Name
+		p.Message = "waits for EtcdRestore " + d.Out.Restore.Name
 	}
 	p.File = wanted.File
 	return p
 }
 
-// progress returns the progress of a restore that has ended.
-func (o Outcome) progress() progress.Restore {
+// ended returns the progress of a restore that has ended.
+func ended(o roster.Outcome) progress.Restore {
 	switch {
 	case o.Canceled:
 		return progress.Restore{Phase: provisionv1.RestoreCanceled, Reason: provisionv1.ReasonCanceled, Host: o.Host,
@@ -92,27 +94,19 @@ func (o Outcome) progress() progress.Restore {
 		Message: fmt.Sprintf("host %s has restored the snapshot, and all servers are up", o.Host)}
 }
 
-// progress returns the progress of the next restore or the restore in progress.
-func (r CurrentRestore) progress() progress.Restore {
+// current returns the progress of the next restore or the restore in progress.
+func current(r decision.CurrentRestore) progress.Restore {
 	p := progress.Restore{Phase: provisionv1.RestorePending, Reason: provisionv1.ReasonWaiting, Host: r.Host, Message: "in progress" + r.WaitsFor()}
 	switch r.Step {
-	case StepStop:
+	case roster.StepStop:
 		p.Phase, p.Reason = provisionv1.RestoreStopping, provisionv1.ReasonStopping
-	case StepRestore:
+	case roster.StepRestore:
 		p.Phase, p.Reason = provisionv1.RestoreRestoring, provisionv1.ReasonRestoring
-	case StepJoin, StepNodes:
+	case roster.StepJoin, roster.StepNodes:
 		p.Phase, p.Reason = provisionv1.RestoreJoining, provisionv1.ReasonJoining
 	}
 	if r.Away {
 		p.Reason = provisionv1.ReasonHostAway
 	}
 	return p
-}
-
-// WaitsFor describes what the restore is waiting for, as the end of a sentence.
-func (r CurrentRestore) WaitsFor() string {
-	if r.Waits == "" {
-		return ""
-	}
-	return ": waits for " + r.Waits
 }

@@ -4,20 +4,19 @@
 package k3s
 
 import (
-	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
-	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/k3s/decision"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// told returns what servers are told now: their names with the IDs of a restore's instructions.
-func told(out Decision) string {
+// toldTo returns what servers are told now: their names with the IDs of a restore's instructions.
+func toldTo(out decision.Decision) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(out.Instructions)) {
 		for _, i := range out.Instructions[name].Instructions {
@@ -42,10 +41,10 @@ func (w *world) done() {
 }
 
 // step decides, and checks the instructions, the step and what it waits for.
-func (w *world) step(want string, step Step, waits string) Decision {
+func (w *world) step(want string, step roster.Step, waits string) decision.Decision {
 	w.t.Helper()
 	out := w.decide()
-	if got := told(out); got != want || out.Restore.Step != step || !strings.Contains(out.Restore.Waits, waits) {
+	if got := toldTo(out); got != want || out.Restore.Step != step || !strings.Contains(out.Restore.Waits, waits) {
 		w.t.Fatalf("told %q, step %q, waits for %q, want %q, %q, %q (%+v)", got, out.Restore.Step, out.Restore.Waits, want, step, waits, out.Stored.Outcomes)
 	}
 	return out
@@ -56,7 +55,7 @@ func restores(t *testing.T, ids ...string) *world {
 	t.Helper()
 	w := settled(t, 3, 1)
 	for _, id := range ids {
-		w.restores = append(w.restores, Restore{ID: id, Name: "of-" + id, Host: "m0002", File: "before", Begins: true})
+		w.restores = append(w.restores, roster.Restore{ID: id, Name: "of-" + id, Host: "m0002", File: "before", Begins: true})
 	}
 	return w
 }
@@ -64,16 +63,16 @@ func restores(t *testing.T, ids ...string) *world {
 func TestRestoreStopsAllServersAndThenLetsThemJoinOne(t *testing.T) {
 	t.Parallel()
 	w := restores(t, "r1", "r2")
-	w.step("2:find", StepFind, "host m0002, which looks for the file")
+	w.step("2:find", roster.StepFind, "host m0002, which looks for the file")
 	w.spec.Version, w.spec.Pools[0].Replicas = "v1.36.0+k3s1", nil
 	w.add("server", 1)
 	w.done()
-	w.step("1:stop 2:stop 3:stop", StepStop, "to stop")
-	w.step("", StepStop, "host m0003, which stops")
+	w.step("1:stop 2:stop 3:stop", roster.StepStop, "to stop")
+	w.step("", roster.StepStop, "host m0003, which stops")
 	w.done()
-	w.step("2:stop 2:restore", StepRestore, "host m0002, which replaces its data")
+	w.step("2:stop 2:restore", roster.StepRestore, "host m0002, which replaces its data")
 	w.restores[0].Cancel = true
-	out := w.step("", StepRestore, "replaces its data") // it is too late
+	out := w.step("", roster.StepRestore, "replaces its data") // it is too late
 	if p := out.Etcd.Restores["r1"]; p.Phase != provisionv1.RestoreRestoring || !strings.Contains(p.Message, "too late to cancel") {
 		t.Errorf("the progress of r1 is %+v, want it to be restoring, and too late to cancel", p)
 	}
@@ -81,25 +80,25 @@ func TestRestoreStopsAllServersAndThenLetsThemJoinOne(t *testing.T) {
 		t.Errorf("the progress of r2 is %+v, want it to wait for r1", p)
 	}
 	w.done()
-	out = w.step("2:keep 2:start", StepJoin, "host m0002, which is started again")
+	out = w.step("2:keep 2:start", roster.StepJoin, "host m0002, which is started again")
 	if w.stored.First != "m0002" || w.stored.Epoch != "r1" || len(out.Take) > 0 || out.Instructions["m0002"].Join != "" {
 		t.Errorf("stored %+v, take %v, joins by %q", w.stored, out.Take, out.Instructions["m0002"].Join)
 	}
-	w.step("", StepJoin, "host m0002, which starts")
+	w.step("", roster.StepJoin, "host m0002, which starts")
 	w.done()
-	out = w.step("1:rejoin 1:start", StepJoin, "host m0001")
+	out = w.step("1:rejoin 1:start", roster.StepJoin, "host m0001")
 	if join := out.Instructions["m0001"].Join; join != "https://10.0.0.2:6443" {
 		t.Errorf("the server that began the cluster joins by %q, want the one that has the data", join)
 	}
 	w.done()
-	w.step("3:rejoin 3:start", StepJoin, "host m0003")
+	w.step("3:rejoin 3:start", roster.StepJoin, "host m0003")
 	w.done()
-	out = w.step("2:nodes", StepNodes, "host m0002, which removes nodes")
+	out = w.step("2:nodes", roster.StepNodes, "host m0002, which removes nodes")
 	if i := out.Instructions["m0002"].Instructions; len(i) != 1 || !slices.Contains(i[0].Command, "NODES=m0001 m0002 m0003 m0004") {
 		t.Errorf("the nodes that stay are %v", i)
 	}
 	w.done()
-	if out = w.decide(); out.Stored.Outcomes["r1"] != (Outcome{Host: "m0002", Restored: true}) || out.Stored.Restore != nil {
+	if out = w.decide(); out.Stored.Outcomes["r1"] != (roster.Outcome{Host: "m0002", Restored: true}) || out.Stored.Restore != nil {
 		t.Fatalf("the outcome is %+v", out.Stored.Outcomes)
 	}
 	if p := out.Etcd.Restores["r1"]; p.Phase != provisionv1.RestoreSucceeded || p.Host != "m0002" || p.File != "before" {
@@ -138,7 +137,7 @@ func TestFailedRestoreBringsBackTheFormerData(t *testing.T) {
 		w.decide()
 		w.done()
 	}
-	w.step("2:stop 2:restore", StepRestore, "")
+	w.step("2:stop 2:restore", roster.StepRestore, "")
 	m := w.machines["m0002"]
 	w.carryOut(m) // it was interrupted
 	m.State, m.Message = progress.Failed, "restore-r1: interrupted"
@@ -146,7 +145,7 @@ func TestFailedRestoreBringsBackTheFormerData(t *testing.T) {
 	if o := out.Stored.Outcomes["r1"]; !strings.Contains(o.Problem, "interrupted") || o.Restored || o.Canceled {
 		t.Errorf("the outcome is %+v", o)
 	}
-	if got := told(out); got != "1:resume 1:start 2:resume 2:start 3:resume 3:start 4:start" {
+	if got := toldTo(out); got != "1:resume 1:start 2:resume 2:start 3:resume 3:start 4:start" {
 		t.Errorf("told %q, want all servers to start at the same time: none is up without a quorum", got)
 	}
 	w.done()
@@ -166,18 +165,18 @@ func TestARestoreIsCanceledBeforeDataIsReplaced(t *testing.T) {
 		w := restores(t, "r1")
 		if cancel == nil {
 			w.restores[0].Cancel = true
-			if out := w.decide(); told(out) != "1:start 2:start 3:start 4:start" || !out.Stored.Outcomes["r1"].Canceled {
-				t.Errorf("%s: told %q, %+v", name, told(out), out.Stored.Outcomes)
+			if out := w.decide(); toldTo(out) != "1:start 2:start 3:start 4:start" || !out.Stored.Outcomes["r1"].Canceled {
+				t.Errorf("%s: told %q, %+v", name, toldTo(out), out.Stored.Outcomes)
 			}
 			continue
 		}
 		w.decide()
 		w.done()
-		w.step("1:stop 2:stop 3:stop", StepStop, "")
+		w.step("1:stop 2:stop 3:stop", roster.StepStop, "")
 		w.done()
 		cancel(w)
 		out := w.decide()
-		if got := told(out); got != "1:resume 1:start 2:resume 2:start 3:resume 3:start 4:start" {
+		if got := toldTo(out); got != "1:resume 1:start 2:resume 2:start 3:resume 3:start 4:start" {
 			t.Errorf("%s: told %q", name, got)
 		}
 		if o := out.Stored.Outcomes["r1"]; !o.Canceled || o.Restored {
@@ -195,17 +194,17 @@ func TestServerThatCouldNotMoveItsDataAwayIsToldAgain(t *testing.T) {
 		w.decide()
 		w.done()
 	}
-	w.step("1:rejoin 1:start", StepJoin, "host m0001")
+	w.step("1:rejoin 1:start", roster.StepJoin, "host m0001")
 	w.machines["m0001"].State = progress.Failed
 	if out := w.decide(); !out.Stored.Outcomes["r1"].Restored || !strings.Contains(out.Stored.Outcomes["r1"].Problem, "host m0001 did not start") {
 		t.Fatalf("%+v", out.Stored.Outcomes)
 	}
 	w.decide()
 	w.done()
-	w.step("1:stop 2:stop 3:stop", StepStop, "")
+	w.step("1:stop 2:stop 3:stop", roster.StepStop, "")
 	w.done()
 	w.restores[1].Cancel = true
-	if got := told(w.decide()); got != "1:rejoin 1:start 2:resume 2:start 3:rejoin 3:start 4:start" {
+	if got := toldTo(w.decide()); got != "1:rejoin 1:start 2:resume 2:start 3:rejoin 3:start 4:start" {
 		t.Errorf("told %q, want the first server to move its data away, if it has not", got)
 	}
 	w.done()
@@ -219,14 +218,16 @@ func TestRestoreReportsTheReasonForWaiting(t *testing.T) {
 		waits  string
 		away   bool
 	}{
-		"a server is away":           {func(w *world) { w.machines["m0003"].Connected = false }, "the agent of host m0003, which is not connected", true},
-		"the host is no server":      {func(w *world) { w.restores[0].Host = "m0004" }, "Host m0004 to be a server with etcd", false},
-		"the host is not there":      {func(w *world) { w.restores[0].Host = "gone" }, "Host gone to be a server with etcd", false},
-		"there is no cluster yet":    {func(w *world) { w.stored.Begun = false }, "its cluster to begin", false},
-		"a worker is away":           {func(w *world) { w.machines["m0004"].Connected = false }, "host m0002, which looks", false},
-		"a server is broken":         {func(w *world) { w.machines["m0003"].State = progress.Failed }, "host m0002, which looks", false},
-		"all of etcd is broken":      {func(w *world) { w.breakAll() }, "host m0002, which looks", false},
-		"one that cannot be is left": {func(w *world) { w.restores = append([]Restore{{ID: "r0", Problem: "no such snapshot"}}, w.restores...) }, "host m0002, which looks", false},
+		"a server is away":        {func(w *world) { w.machines["m0003"].Connected = false }, "the agent of host m0003, which is not connected", true},
+		"the host is no server":   {func(w *world) { w.restores[0].Host = "m0004" }, "Host m0004 to be a server with etcd", false},
+		"the host is not there":   {func(w *world) { w.restores[0].Host = "gone" }, "Host gone to be a server with etcd", false},
+		"there is no cluster yet": {func(w *world) { w.stored.Begun = false }, "its cluster to begin", false},
+		"a worker is away":        {func(w *world) { w.machines["m0004"].Connected = false }, "host m0002, which looks", false},
+		"a server is broken":      {func(w *world) { w.machines["m0003"].State = progress.Failed }, "host m0002, which looks", false},
+		"all of etcd is broken":   {func(w *world) { w.breakAll() }, "host m0002, which looks", false},
+		"one that cannot be is left": {func(w *world) {
+			w.restores = append([]roster.Restore{{ID: "r0", Problem: "no such snapshot"}}, w.restores...)
+		}, "host m0002, which looks", false},
 	} {
 		w := restores(t, "r1")
 		tt.change(w)
@@ -252,16 +253,16 @@ func TestClusterWithoutDataIsRestoredOnAFreeHost(t *testing.T) {
 	if out := w.decide(); !out.Lost || len(out.Take) > 0 {
 		t.Fatalf("lost %t, take %v", out.Lost, out.Take)
 	}
-	w.restores = []Restore{{ID: "r1", Name: "of-r1", File: "in-the-bucket"}}
+	w.restores = []roster.Restore{{ID: "r1", Name: "of-r1", File: "in-the-bucket"}}
 	if out := w.decide(); !slices.Equal(out.Take, []string{"m0005"}) {
 		t.Fatalf("take %v", out.Take)
 	}
 	out := w.decide()
-	if got := told(out); got != "5:stop 5:restore" || out.Instructions["m0005"].Join != "" || out.Instructions["m0005"].Instructions[1].ID[:8] != "install-" {
+	if got := toldTo(out); got != "5:stop 5:restore" || out.Instructions["m0005"].Join != "" || out.Instructions["m0005"].Instructions[1].ID[:8] != "install-" {
 		t.Fatalf("told %q, %+v", got, out.Instructions["m0005"])
 	}
 	w.done()
-	w.step("5:keep 5:start", StepJoin, "")
+	w.step("5:keep 5:start", roster.StepJoin, "")
 	w.done()
 	w.settle(100)
 	if w.machines["m0005"].data != "r1" || w.stored.Nodes["m0001"].UID != "" {
@@ -276,11 +277,11 @@ func TestAHostThatLosesTheRestoredDataLeavesNothingToStart(t *testing.T) {
 		w.decide()
 		w.done()
 	}
-	w.step("2:keep 2:start", StepJoin, "")
+	w.step("2:keep 2:start", roster.StepJoin, "")
 	delete(w.machines, "m0002")
 	out := w.decide()
-	if o := out.Stored.Outcomes["r1"]; !o.Restored || !strings.Contains(o.Problem, "no server stays that has the restored data") || !out.Lost || told(out) != "" {
-		t.Errorf("outcome %+v, lost %t, told %q: the others have what was replaced", o, out.Lost, told(out))
+	if o := out.Stored.Outcomes["r1"]; !o.Restored || !strings.Contains(o.Problem, "no server stays that has the restored data") || !out.Lost || toldTo(out) != "" {
+		t.Errorf("outcome %+v, lost %t, told %q: the others have what was replaced", o, out.Lost, toldTo(out))
 	}
 }
 
@@ -292,62 +293,15 @@ func TestTheConfigurationIsWrittenBackBeforeDataIsReplaced(t *testing.T) {
 		w.decide()
 		w.done()
 	}
-	out := w.step("", StepRestore, "to be written back")
+	out := w.step("", roster.StepRestore, "to be written back")
 	if string(out.Configure) != "{}" {
 		t.Fatalf("%+v", out)
 	}
 	w.stored.Restore.Configured = 7
-	w.step("", StepRestore, "to be read")
+	w.step("", roster.StepRestore, "to be read")
 	in := w.input()
 	in.Generation = 7
-	if out, err := Decide(in); err != nil || told(out) != "2:stop 2:restore" || out.Configure != nil {
-		t.Errorf("told %q (%v)", told(out), err)
+	if out, err := Decide(in); err != nil || toldTo(out) != "2:stop 2:restore" || out.Configure != nil {
+		t.Errorf("told %q (%v)", toldTo(out), err)
 	}
-}
-
-func TestRestoreCommandsMatchTheDistributionsDocumentation(t *testing.T) {
-	t.Parallel()
-	etcd := memberOf(provisionv1.RoleEtcd, provisionv1.RoleControlPlane)
-	etcd.Held = &Held{Roles: etcd.roles(), Join: "https://10.0.0.2:6443"}
-	for name, tt := range map[string]struct {
-		distribution provisionv1.Distribution
-		restore      Restore
-		words, stop  []string
-	}{
-		"k3s, from a disk":    {provisionv1.DistributionK3s, Restore{ID: "r", Host: "m1", File: "f"}, []string{`"$0" server --cluster-reset --data-dir "$DATA" --etcd-s3=false --cluster-reset-restore-path="$1"`, "$db/snapshots/$FILE"}, []string{"k3s"}},
-		"RKE2, from a bucket": {provisionv1.DistributionRKE2, Restore{ID: "r", File: "f"}, []string{`"$0" server --cluster-reset --data-dir "$DATA" --cluster-reset-restore-path="$FILE"`}, append([]string{"rke2-server"}, places("rke2-killall.sh")...)},
-	} {
-		in := inputOf(tt.distribution, fmt.Sprintf("v1.35.1+%s1", map[provisionv1.Distribution]string{"k3s": "k3s", "rke2": "rke2r"}[tt.distribution]), provisionv1.Installer{})
-		p, err := in.renderRestore(etcd, &Restoring{Restore: tt.restore, By: "m1"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if config := string(p.Files[0].Content); strings.Contains(config, "server:") || p.Join != etcd.Held.Join || len(p.Probes) > 0 {
-			t.Errorf("%s: a reset is refused where the configuration has a server: %s", name, config)
-		}
-		last := p.Instructions[len(p.Instructions)-1].Command
-		script := last[slices.Index(last, "-c")+1]
-		if last[len(last)-1] != rancherOf(in).name || !slices.Contains(last, "FILE=f") || !slices.Contains(last, "DATA="+rancherOf(in).dataDir(in.Input)) {
-			t.Errorf("%s: %v", name, last)
-		}
-		for _, word := range tt.words {
-			if !strings.Contains(script, word) {
-				t.Errorf("%s: %q is not in %s", name, word, script)
-			}
-		}
-		if got := p.Instructions[0]; got.ID != "stop-r" || !slices.Equal(got.Command[slices.Index(got.Command, "-c")+2:], tt.stop) {
-			t.Errorf("%s: %+v", name, got)
-		}
-		if err := checkInstructions(p.HostInstructions); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-func checkInstructions(given protocol.HostInstructions) error {
-	raw, err := json.Marshal(given)
-	if err == nil {
-		_, err = protocol.ParseHostInstructions(raw)
-	}
-	return err
 }

@@ -5,7 +5,6 @@ package k3s
 
 import (
 	"encoding/json"
-	"errors"
 	"reflect"
 	"slices"
 	"strings"
@@ -13,6 +12,8 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/k3s/distribution"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
@@ -24,44 +25,45 @@ func init() { distributions["toy"] = toy{} }
 
 func (toy) does(words ...string) []string { return append([]string{"toy"}, words...) }
 
-func (toy) checkConfig(string, []byte) (map[string]any, error) {
+func (toy) CheckConfig(string, []byte) (map[string]any, error) {
 	return map[string]any{"toy": true}, nil
 }
-func (toy) checkKeys(Spec) error      { return errors.New("a toy has no keys") }
-func (toy) checkSnapshots(Spec) error { return nil }
-func (toy) files(_ *Input, host *member, join string) ([]protocol.HostFile, error) {
+func (toy) CheckSpec(roster.Spec) error { return nil }
+func (toy) Files(_ *roster.Input, host *roster.Member, join string) ([]protocol.HostFile, error) {
 	return []protocol.HostFile{{Path: "/toy/config", Content: []byte(host.Name + " joins " + join)}}, nil
 }
-func (toy) manifest(*Input) string        { return "/toy/manifest" }
-func (toy) service(*member) string        { return "toy" }
-func (toy) joinURL(address string) string { return "toy://" + address }
-func (toy) probes(*Input, *member) []protocol.HostProbe {
+func (toy) Manifest(*roster.Input) string { return "/toy/manifest" }
+func (toy) Service(*roster.Member) string { return "toy" }
+func (toy) JoinURL(address string) string { return "toy://" + address }
+func (toy) Probes(*roster.Input, *roster.Member) []protocol.HostProbe {
 	return []protocol.HostProbe{{Name: "toy", URL: "http://127.0.0.1:1/toy"}}
 }
-func (t toy) install(*Input, *member) []string            { return t.does("install") }
-func (t toy) check(*Input) []string                       { return t.does("check") }
-func (t toy) start(*Input, *member) []string              { return t.does("start") }
-func (t toy) stop(*Input) []string                        { return t.does("stop") }
-func (t toy) rotateCertificates(*Input, *member) []string { return t.does("rotate-certificates") }
-func (t toy) rotateKeys(*Input) []string                  { return t.does("rotate-keys") }
-func (t toy) snapshot(_ *Input, name string) []string     { return t.does("snapshot", name) }
-func (t toy) find(_ *Input, r *Restoring) []string        { return t.does("find", r.File) }
-func (t toy) restore(_ *Input, r *Restoring) []string     { return t.does("restore", r.File) }
-func (t toy) keep(*Input) []string                        { return t.does("keep") }
-func (t toy) resume(*Input) []string                      { return t.does("resume") }
-func (t toy) rejoin(*Input, string) []string              { return t.does("rejoin") }
-func (t toy) removeNode(_ *Input, node string) []string   { return t.does("remove-node", node) }
-func (t toy) forget(_ *Input, node string) []string       { return t.does("forget", node) }
-func (t toy) keepNodes(_ *Input, nodes []string) []string {
+func (t toy) Install(*roster.Input, *roster.Member) []string { return t.does("install") }
+func (t toy) Check(*roster.Input) []string                   { return t.does("check") }
+func (t toy) Start(*roster.Input, *roster.Member) []string   { return t.does("start") }
+func (t toy) Stop(*roster.Input) []string                    { return t.does("stop") }
+func (t toy) RotateCertificates(*roster.Input, *roster.Member) []string {
+	return t.does("rotate-certificates")
+}
+func (t toy) RotateKeys(*roster.Input) []string                     { return t.does("rotate-keys") }
+func (t toy) Snapshot(_ *roster.Input, name string) []string        { return t.does("snapshot", name) }
+func (t toy) Find(_ *roster.Input, r *roster.Restoring) []string    { return t.does("find", r.File) }
+func (t toy) Restore(_ *roster.Input, r *roster.Restoring) []string { return t.does("restore", r.File) }
+func (t toy) Keep(*roster.Input) []string                           { return t.does("keep") }
+func (t toy) Resume(*roster.Input) []string                         { return t.does("resume") }
+func (t toy) Rejoin(*roster.Input, string) []string                 { return t.does("rejoin") }
+func (t toy) RemoveNode(_ *roster.Input, node string) []string      { return t.does("remove-node", node) }
+func (t toy) Forget(_ *roster.Input, node string) []string          { return t.does("forget", node) }
+func (t toy) KeepNodes(_ *roster.Input, nodes []string) []string {
 	return t.does("keep-nodes", strings.Join(nodes, " "))
 }
-func (t toy) leave(_ *Input, node string) []string { return t.does("leave", node) }
-func (t toy) clean(*Input, *member) protocol.HostInstruction {
+func (t toy) Leave(_ *roster.Input, node string) []string { return t.does("leave", node) }
+func (t toy) Clean(*roster.Input, *roster.Member) protocol.HostInstruction {
 	return protocol.HostInstruction{Command: t.does("clean")}
 }
-func (t toy) remove() []string { return t.does("remove") }
-func (toy) kubeconfig() string { return "/toy/kubeconfig" }
-func (toy) programs() []string { return []string{"/toy/bin"} }
+func (t toy) Machine() distribution.Machine {
+	return distribution.Machine{Distribution: "toy", Remove: t.does("remove"), Kubeconfig: "/toy/kubeconfig", Programs: []string{"/toy/bin"}}
+}
 
 // TestClusterUsesOnlyItsOwnDistribution creates a cluster with a toy distribution, changes it in all ways and restores
 // it. Hosts get only the toy's files and commands.
@@ -87,9 +89,9 @@ func TestClusterUsesOnlyItsOwnDistribution(t *testing.T) {
 	w.add("worker", 1)
 	settle()
 	w.spec.Version, w.spec.CertificateRotation, w.spec.EncryptionKeyRotation = "v2", 1, 1
-	w.snapshots = []Snapshot{{ID: "s", Name: "before"}}
+	w.snapshots = []roster.Snapshot{{ID: "s", Name: "before"}}
 	settle()
-	w.restores = []Restore{{ID: "r", Name: "back", Host: "m0001", File: "before"}}
+	w.restores = []roster.Restore{{ID: "r", Name: "back", Host: "m0001", File: "before"}}
 	settle()
 	w.machines["m0004"].Leaving = true
 	settle()
@@ -98,16 +100,15 @@ func TestClusterUsesOnlyItsOwnDistribution(t *testing.T) {
 			t.Errorf("no host was told to %s, want each part of a cluster's life to ask the distribution: %v", method, ran)
 		}
 	}
-	kubeconfig := Kubeconfig{Distribution: "toy", File: "/toy/kubeconfig", Programs: []string{"/toy/bin"}}
-	removal, all := Removals()["toy"], Kubeconfigs()
+	removal, all := Removals()["toy"], Machines()
 	if !slices.Equal(removal, []string{"toy", "remove"}) ||
-		!slices.ContainsFunc(all, func(k Kubeconfig) bool { return reflect.DeepEqual(k, kubeconfig) }) {
+		!slices.ContainsFunc(all, func(m distribution.Machine) bool { return reflect.DeepEqual(m, toy{}.Machine()) }) {
 		t.Errorf("machines of Cluster API are cleaned by %v, and have %v, want the toy's among them", removal, all)
 	}
 }
 
 // wantToy checks that instructions have only the toy's files and commands, and records the methods of the commands.
-func wantToy(t *testing.T, given *Instructions, ran map[string]bool) {
+func wantToy(t *testing.T, given *distribution.Instructions, ran map[string]bool) {
 	t.Helper()
 	raw, err := json.Marshal(given.HostInstructions)
 	if err != nil {
@@ -134,11 +135,12 @@ func wantToy(t *testing.T, given *Instructions, ran map[string]bool) {
 
 func TestUnknownDistributionIsAnError(t *testing.T) {
 	t.Parallel()
-	in := inputOf("k9s", "v1", provisionv1.Installer{})
+	in := roster.Input{}
+	in.Spec.Distribution = "k9s"
 	const want = `there is no distribution "k9s", only ["k3s" "rke2" "toy"]`
-	_, decide := Decide(*in.Input)
+	_, decide := Decide(in)
 	_, config := CheckConfig("k9s", "spec.config", nil)
-	for what, err := range map[string]error{"Decide": decide, "CheckConfig": config, "CheckKeys": CheckKeys(in.Spec), "CheckSnapshots": CheckSnapshots(in.Spec)} {
+	for what, err := range map[string]error{"Decide": decide, "CheckConfig": config, "CheckSpec": CheckSpec(in.Spec)} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", what, err, want)
 		}

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package k3s
+package rancher
 
 import (
 	"fmt"
@@ -9,8 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/version"
-
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
@@ -76,7 +75,7 @@ func reservedPattern() string {
 	return strings.ReplaceAll(all, "-", ".")
 }
 
-func (r rancher) checkConfig(field string, raw []byte) (map[string]any, error) {
+func (r rancher) CheckConfig(field string, raw []byte) (map[string]any, error) {
 	config := map[string]any{}
 	if len(raw) == 0 {
 		return config, nil
@@ -103,36 +102,29 @@ func (r rancher) checkConfig(field string, raw []byte) (map[string]any, error) {
 	return config, nil
 }
 
-// hasS3Retention reports whether a version has a separate retention for the snapshots in a bucket. Older versions do
-// not support the option and fail to start if it is set.
-func hasS3Retention(of string) bool {
-	v, err := version.ParseGeneric(of)
-	if err != nil {
-		return false
+func (r rancher) CheckSpec(spec roster.Spec) error {
+	encrypts := spec.Config["secrets-encryption"] == true || spec.ServerConfig["secrets-encryption"] == true
+	if spec.EncryptionKeyRotation != 0 && !encrypts {
+		return fmt.Errorf("spec.encryptionKeyRotation: %s encrypts Secrets only with serverConfig.secrets-encryption: true, "+
+			"which must be set when the cluster is created", r.name)
 	}
-	first, is := map[uint]uint{31: 12, 32: 8, 33: 4}[v.Minor()]
-	return v.Major() > 1 || v.Minor() >= 34 || is && v.Patch() >= first
+	return checkSnapshots(spec)
 }
 
-// nodeIP returns the addresses of a host's node. A dual-stack cluster accepts only nodes with an address from each IP
-// family.
-func (in *Input) nodeIP(host *member) any {
-	if !in.dualStack() || len(host.NodeIPs) == 1 {
-		return host.NodeIPs[0]
-	}
-	return host.NodeIPs
-}
+// optionNoSnapshots is the option that makes a distribution ignore any snapshot schedule.
+const optionNoSnapshots = "etcd-disable-snapshots"
 
-// dualStack reports whether the cluster's pods have addresses from both IP families.
-func (in *Input) dualStack() bool {
-	families := map[bool]bool{}
-	for _, config := range []map[string]any{in.Spec.Config, in.Spec.ServerConfig} {
-		all := slices.Concat(texts(config["cluster-cidr"]), texts(config["cluster-cidr+"]))
-		for cidr := range strings.SplitSeq(strings.Join(all, ","), ",") {
-			if strings.Contains(cidr, "/") {
-				families[strings.Contains(cidr, ":")] = true
+func checkSnapshots(spec roster.Spec) error {
+	if spec.Etcd.Schedule == "" {
+		return nil
+	}
+	for field, config := range map[string]map[string]any{"config": spec.Config, "serverConfig": spec.ServerConfig} {
+		for key, value := range config {
+			if optionName(key) == optionNoSnapshots && fmt.Sprint(value) != "false" {
+				return fmt.Errorf("no snapshots of etcd would be made: spec.%s has %s beside spec.etcd.schedule: "+
+					"leave one of them out", field, optionNoSnapshots)
 			}
 		}
 	}
-	return len(families) == 2
+	return nil
 }

@@ -1,9 +1,132 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package k3s
+package rancher
 
-// Scripts for k3s and RKE2. Values are passed as arguments and variables, never as part of the script's text.
+import (
+	"cmp"
+	"path"
+	"slices"
+	"strings"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/k3s/distribution"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
+)
+
+// paths lists the usual directories for binaries, and the directories that the distributions' installers use.
+const paths = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/bin:/opt/rke2/bin"
+
+// run returns a command that runs a script with arguments. Values are not passed as environment variables of the
+// instruction, because a host treats these as secrets and redacts them in its reports.
+func (r rancher) run(in *roster.Input, words ...string) []string { return r.runWith(in, nil, words...) }
+
+// runWith is like run, but also sets the given environment variables.
+func (r rancher) runWith(in *roster.Input, variables []string, words ...string) []string {
+	return slices.Concat([]string{"/usr/bin/env", "PATH=" + paths, "DATA=" + r.dataDir(in)}, variables, []string{"/bin/sh", "-c"}, words)
+}
+
+func (r rancher) Install(in *roster.Input, host *roster.Member) []string {
+	i, kind := in.Spec.Installer, "agent"
+	if host.IsServer() {
+		kind = "server"
+	}
+	command := append([]string{"/usr/bin/env", "INSTALL_" + strings.ToUpper(r.name) + "_VERSION=" + in.Spec.Version}, r.installs(kind)...)
+	if i.Path != "" {
+		return append(command, "/bin/sh", "-c", run, i.Path)
+	}
+	return append(command, "/bin/sh", "-c", fetch, cmp.Or(i.URL, r.script), i.SHA256)
+}
+
+func (r rancher) Check(in *roster.Input) []string {
+	return r.run(in, checkInstalled(), r.name, in.Spec.Version, r.folder())
+}
+
+func (r rancher) Service(host *roster.Member) string {
+	if host.IsServer() {
+		return r.server
+	}
+	return r.agent
+}
+
+func (r rancher) Start(in *roster.Input, host *roster.Member) []string {
+	return r.run(in, append([]string{start, r.Service(host)}, startOptions(host)...)...)
+}
+
+// startOptions returns options for systemctl. For a server that runs only etcd, systemctl must not wait until the
+// server is up, because it comes up only after a server with an API server has joined.
+func startOptions(m *roster.Member) []string {
+	if m.Is(provisionv1.RoleEtcd) && !m.Is(provisionv1.RoleControlPlane) {
+		return []string{"--no-block"}
+	}
+	return nil
+}
+
+// probes returns probes that send requests to the loopback interface of the host.
+func (r rancher) Probes(in *roster.Input, host *roster.Member) []protocol.HostProbe {
+	tls := path.Join(r.dataDir(in), "server/tls")
+	var probes []protocol.HostProbe
+	if len(startOptions(host)) == 0 {
+		probes = append(probes, protocol.HostProbe{Name: "kubelet", URL: "http://127.0.0.1:10248/healthz"})
+	}
+	if host.Is(provisionv1.RoleEtcd) {
+		probes = append(probes, protocol.HostProbe{Name: "etcd", URL: "http://127.0.0.1:2381/health"})
+	}
+	if host.Is(provisionv1.RoleControlPlane) {
+		probes = append(probes, protocol.HostProbe{
+			Name: "kube-apiserver", URL: "https://127.0.0.1:6443/readyz",
+			CAFile: tls + "/server-ca.crt", CertFile: tls + "/client-kube-apiserver.crt", KeyFile: tls + "/client-kube-apiserver.key",
+		})
+	}
+	return probes
+}
+
+func (r rancher) RotateCertificates(in *roster.Input, host *roster.Member) []string {
+	return r.run(in, rotate, r.Service(host), r.name)
+}
+
+func (r rancher) RotateKeys(in *roster.Input) []string { return r.run(in, rotateKeys(r), r.name) }
+
+func (r rancher) Snapshot(in *roster.Input, name string) []string {
+	want := "1"
+	if in.Spec.Etcd.S3 != nil {
+		want = "2"
+	}
+	return r.run(in, snapshot, r.name, want, name)
+}
+
+func (r rancher) RemoveNode(in *roster.Input, node string) []string {
+	return r.run(in, removeScript(r), node)
+}
+
+func (r rancher) Leave(in *roster.Input, node string) []string {
+	return r.run(in, leaveScript(r), node)
+}
+
+func (r rancher) Clean(in *roster.Input, host *roster.Member) protocol.HostInstruction {
+	uninstall := r.cleanAgent
+	if host.IsServer() {
+		uninstall = r.cleanServer
+	}
+	return protocol.HostInstruction{
+		Command: append([]string{"/bin/sh", "-c", clean, "clean"}, uninstall...),
+		Env:     map[string]string{r.dataDirVariable: r.dataDir(in)},
+	}
+}
+
+// Machine returns the same command for both distributions, because uninstalling one of them does not remove the files
+// of the other.
+func (r rancher) Machine() distribution.Machine {
+	var all []string
+	for _, name := range []string{"rke2-uninstall.sh", "k3s-uninstall.sh", "k3s-agent-uninstall.sh"} {
+		all = append(all, places(name)...)
+	}
+	return distribution.Machine{
+		Distribution: r.name, Remove: append([]string{"/bin/sh", "-c", clean, "clean"}, all...),
+		Kubeconfig: r.config, Programs: r.folders,
+	}
+}
 
 // snapshot takes an etcd snapshot. It fails unless the snapshot was saved in $1 places: on the disk and, if a bucket is
 // configured, in the bucket. The distributions exit with status 0 even if the disk is full or the object store refuses
@@ -98,15 +221,6 @@ echo "the node $0 is in a cluster that works, and could not be removed from it: 
 exit 1`
 }
 
-// dropPassword deletes the password of a server's own node. The snapshot may contain the password of another machine
-// that had the same node name.
-func dropPassword(r rancher) string {
-	return `for i in $(seq 60); do
-	` + r.kubectl + ` -n kube-system delete secret "$0.node-password.` + r.name + `" --ignore-not-found --timeout=60s && exit
-	sleep 5
-done; exit 1`
-}
-
 // Scripts that install and start a distribution.
 const (
 	// try runs "attempt" up to five times, because an installer's downloads may fail temporarily and failed
@@ -141,3 +255,28 @@ journalctl -u "$0" -n 15 --no-pager >&2; exit $code`
 func removeScript(r rancher) string {
 	return `for i in $(seq 60); do ` + r.kubectl + ` delete node --ignore-not-found --timeout=60s -- "$0" && exit; sleep 5; done; exit 1`
 }
+
+// clean is a script that runs the uninstall scripts in its arguments, if they exist. It fails if k3s or RKE2 is still
+// running afterward. Without this check, a host whose installer put the uninstall script in a different place would be
+// considered clean even though it is still a node.
+//
+// The script also removes data that the uninstall scripts leave behind: the node's password, and data in a user-defined
+// directory. Uninstall scripts released before July 2024 do not remove that directory. RKE2's script fails if that
+// directory is a mount point, but only after it has emptied the directory.
+const clean = `ran=
+for script in "$@"; do
+	test -x "$script" || continue
+	ran=1; "$script" && continue; code=$?
+	test -n "${RKE2_DATA_DIR:-}" && mountpoint -q "$RKE2_DATA_DIR" || exit "$code"
+	echo "$script has failed, since $RKE2_DATA_DIR is a mount point, which stays" >&2
+done
+for unit in rke2-server rke2-agent k3s k3s-agent; do
+	case $(systemctl is-active "$unit" 2>/dev/null) in active|activating|reloading|deactivating)
+		echo "$unit still runs: no script that removes it is at $*, or the script has left it; remove it on the machine" >&2; exit 1
+	esac
+done
+for folder in "${K3S_DATA_DIR:-}" "${RKE2_DATA_DIR:-}"; do
+	test -n "$ran" && test -n "$folder" || continue
+	for part in server agent data bin; do test ! -d "$folder/$part" || find "$folder/$part" -xdev -depth -delete || exit; done
+done
+rm -rf /etc/rancher/node`

@@ -1,7 +1,52 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package k3s
+package rancher
+
+import (
+	"strings"
+
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
+)
+
+// file returns the environment variables that identify the snapshot file.
+func file(of *roster.Restoring) []string {
+	variables := []string{"FILE=" + of.File}
+	if of.Begins {
+		variables = append(variables, "BEGINS=true")
+	}
+	return variables
+}
+
+func (r rancher) Find(in *roster.Input, of *roster.Restoring) []string {
+	return r.runWith(in, file(of), findSnapshot)
+}
+
+func (r rancher) Stop(in *roster.Input) []string {
+	return r.runWith(in, []string{r.dataDirVariable + "=" + r.dataDir(in)}, append([]string{stop, r.server}, r.stopPods...)...)
+}
+
+func (r rancher) Restore(in *roster.Input, of *roster.Restoring) []string {
+	script := replaceFromStore
+	if of.Host != "" {
+		script = replaceFromDisk
+	}
+	return r.runWith(in, file(of), script, r.name)
+}
+
+func (r rancher) Keep(in *roster.Input) []string { return r.run(in, keep) }
+
+func (r rancher) Resume(in *roster.Input) []string { return r.run(in, resume) }
+
+func (r rancher) Rejoin(in *roster.Input, epoch string) []string { return r.run(in, rejoin, epoch) }
+
+func (r rancher) Forget(in *roster.Input, node string) []string {
+	return r.run(in, dropPassword(r), node)
+}
+
+func (r rancher) KeepNodes(in *roster.Input, nodes []string) []string {
+	return r.runWith(in, []string{"NODES=" + strings.Join(nodes, " ")}, cleanNodesScript(r))
+}
 
 // Scripts for restores. They follow the documentation of the distributions. At most one copy of the replaced data is
 // kept on a disk, in the directory etcd-replaced.
@@ -73,4 +118,13 @@ secrets=$(` + r.kubectl + ` -n kube-system get secrets -o name) || exit
 for secret in $secrets; do
 	case $secret in *.node-password.` + r.name + `) ` + r.kubectl + ` -n kube-system delete "$secret" --ignore-not-found --timeout=60s || exit ;; esac
 done`
+}
+
+// dropPassword deletes the password of a server's own node. The snapshot may contain the password of another machine
+// that had the same node name.
+func dropPassword(r rancher) string {
+	return `for i in $(seq 60); do
+	` + r.kubectl + ` -n kube-system delete secret "$0.node-password.` + r.name + `" --ignore-not-found --timeout=60s && exit
+	sleep 5
+done; exit 1`
 }

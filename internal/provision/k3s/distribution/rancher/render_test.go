@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package k3s
+package rancher
 
 import (
 	"encoding/json"
@@ -15,25 +15,28 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/k3s/distribution"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
 	"github.com/drover-dev/drover/internal/provision/schedule"
 )
 
-func inputOf(d provisionv1.Distribution, version string, installer provisionv1.Installer) *writer {
-	in := &Input{Stored: Stored{Token: "server-token", AgentToken: "agent-token"}, Manifest: []byte("manifest")}
+func inputOf(d provisionv1.Distribution, version string, installer provisionv1.Installer) *distribution.Writer {
+	in := &roster.Input{Stored: roster.Stored{Token: "server-token", AgentToken: "agent-token"}, Manifest: []byte("manifest")}
 	in.Spec.ClusterInstallationSpec = provisionv1.ClusterInstallationSpec{Distribution: d, Version: version, Installer: installer}
-	return &writer{Input: in, dist: distributions[d]}
+	all := map[provisionv1.Distribution]distribution.Distribution{provisionv1.DistributionK3s: K3s, provisionv1.DistributionRKE2: RKE2}
+	return &distribution.Writer{Input: in, Distribution: all[d]}
 }
 
 // rancherOf returns the distribution of a writer.
-func rancherOf(in *writer) rancher {
-	if r, is := in.dist.(rancher); is {
+func rancherOf(in *distribution.Writer) rancher {
+	if r, is := in.Distribution.(rancher); is {
 		return r
 	}
-	return in.dist.(alwaysEncrypted).rancher
+	return in.Distribution.(alwaysEncrypted).rancher
 }
 
-func memberOf(roles ...provisionv1.HostRole) *member {
-	return &member{Host: Host{Name: "m1", Address: "10.0.0.1"}, pool: &provisionv1.HostPool{Roles: roles}}
+func memberOf(roles ...provisionv1.HostRole) *roster.Member {
+	return &roster.Member{Host: roster.Host{Name: "m1", Address: "10.0.0.1"}, Pool: &provisionv1.HostPool{Roles: roles}}
 }
 
 func TestInstructionsMatchTheDistributionsDocumentation(t *testing.T) {
@@ -41,8 +44,8 @@ func TestInstructionsMatchTheDistributionsDocumentation(t *testing.T) {
 	k3s, rke2 := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{}), inputOf(provisionv1.DistributionRKE2, "v1.35.1+rke2r1", provisionv1.Installer{Path: "/opt/install.sh"})
 	etcd, control, worker := provisionv1.RoleEtcd, provisionv1.RoleControlPlane, provisionv1.RoleWorker
 	for name, tt := range map[string]struct {
-		in       *writer
-		host     *member
+		in       *distribution.Writer
+		host     *roster.Member
 		join     string
 		config   string
 		commands []string
@@ -66,7 +69,7 @@ func TestInstructionsMatchTheDistributionsDocumentation(t *testing.T) {
 		"a worker of RKE2": {rke2, memberOf(worker), "https://10.0.0.2:9345", `{"node-name":"m1","server":"https://10.0.0.2:9345","token":"agent-token"}`,
 			nil, "INSTALL_RKE2_VERSION=v1.35.1+rke2r1 INSTALL_RKE2_TYPE=agent", []string{"kubelet"}, "/usr/local/bin/rke2-uninstall.sh"},
 	} {
-		told, err := tt.in.render(tt.host, tt.join, duties{})
+		told, err := tt.in.Render(tt.host, tt.join, distribution.Duties{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,8 +86,8 @@ func TestInstructionsMatchTheDistributionsDocumentation(t *testing.T) {
 			}
 		}
 		last := told.Clean[len(told.Clean)-1].Command
-		if leaves := len(told.Clean) == 2; leaves != tt.host.is(etcd) {
-			t.Errorf("%s: it leaves etcd before it is cleaned: %t, want %t", name, leaves, tt.host.is(etcd))
+		if leaves := len(told.Clean) == 2; leaves != tt.host.Is(etcd) {
+			t.Errorf("%s: it leaves etcd before it is cleaned: %t, want %t", name, leaves, tt.host.Is(etcd))
 		}
 		if got := strings.Join(told.Instructions[0].Command, " "); !strings.HasPrefix(got, strings.TrimSpace("/usr/bin/env "+tt.env)) || len(told.Instructions[0].Env) > 0 {
 			t.Errorf("%s: the command is %s, want %s before it, and no variables, which are secrets to a host", name, got, tt.env)
@@ -96,7 +99,7 @@ func TestInstructionsMatchTheDistributionsDocumentation(t *testing.T) {
 		if !slices.Equal(probes, tt.probes) || !slices.Contains(last, tt.clean) {
 			t.Errorf("%s: probes %v, clean %v", name, probes, last)
 		}
-		if manifest := slices.ContainsFunc(told.Files, func(f protocol.HostFile) bool { return string(f.Content) == "manifest" }); manifest != tt.host.is(control) {
+		if manifest := slices.ContainsFunc(told.Files, func(f protocol.HostFile) bool { return string(f.Content) == "manifest" }); manifest != tt.host.Is(control) {
 			t.Errorf("%s: the agent's manifest is there: %t", name, manifest)
 		}
 		raw, err := json.Marshal(told.HostInstructions)
@@ -118,16 +121,16 @@ func TestServersWithEtcdGetTheOptionsOfSnapshots(t *testing.T) {
 	t.Parallel()
 	in := inputOf(provisionv1.DistributionRKE2, "v1.35.1+rke2r1", provisionv1.Installer{})
 	in.Spec.Etcd = provisionv1.Etcd{Schedule: "0 */6 * * *", Retention: 7, S3: &provisionv1.EtcdS3{Endpoint: "s3.example.com:9000", Bucket: "b", Region: "r", Folder: "f/g"}}
-	in.S3 = S3Credentials{AccessKey: "access", SecretKey: "secret", CA: []byte("ca")}
+	in.S3 = roster.S3Credentials{AccessKey: "access", SecretKey: "secret", CA: []byte("ca")}
 	for name, tt := range map[string]struct {
-		host *member
+		host *roster.Member
 		want bool
 	}{
 		"with etcd":            {memberOf(provisionv1.RoleEtcd), true},
 		"with a control plane": {memberOf(provisionv1.RoleControlPlane), false},
 		"worker":               {memberOf(provisionv1.RoleWorker), false},
 	} {
-		told, err := in.render(tt.host, "https://10.0.0.2:9345", duties{})
+		told, err := in.Render(tt.host, "https://10.0.0.2:9345", distribution.Duties{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,36 +179,38 @@ func TestAScheduleHasNoBlanksAroundIt(t *testing.T) {
 
 func TestChangesThatRestartAHost(t *testing.T) {
 	t.Parallel()
-	base := func() (*writer, *member) {
+	base := func() (*distribution.Writer, *roster.Member) {
 		return inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{}), memberOf(provisionv1.RoleEtcd, provisionv1.RoleControlPlane)
 	}
 	in, host := base()
-	before, err := in.render(host, "https://10.0.0.2:6443", duties{})
+	before, err := in.Render(host, "https://10.0.0.2:6443", distribution.Duties{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {
-		change func(*writer, *member)
+		change func(*distribution.Writer, *roster.Member)
 		again  bool
 	}{
-		"another version":            {func(in *writer, _ *member) { in.Spec.Version = "v1.36.0+k3s1" }, true},
-		"another option":             {func(in *writer, _ *member) { in.Spec.Config = map[string]any{"debug": true} }, true},
-		"an option of servers":       {func(in *writer, _ *member) { in.Spec.ServerConfig = map[string]any{"tls-san": "a"} }, true},
-		"registries":                 {func(in *writer, _ *member) { in.Registries = []byte("{}") }, true},
-		"a rotation of certificates": {func(in *writer, _ *member) { in.Spec.CertificateRotation = 1 }, true},
-		"another installer":          {func(in *writer, _ *member) { in.Spec.Installer.Path = "/install.sh" }, true},
-		"another role":               {func(_ *writer, m *member) { m.pool.Roles = []provisionv1.HostRole{provisionv1.RoleEtcd} }, true},
-		"an agent that has joined":   {func(in *writer, _ *member) { in.Manifest = nil }, false},
-		"another address of its own": {func(_ *writer, m *member) { m.Address = "10.0.0.9" }, false},
+		"another version":            {func(in *distribution.Writer, _ *roster.Member) { in.Spec.Version = "v1.36.0+k3s1" }, true},
+		"another option":             {func(in *distribution.Writer, _ *roster.Member) { in.Spec.Config = map[string]any{"debug": true} }, true},
+		"an option of servers":       {func(in *distribution.Writer, _ *roster.Member) { in.Spec.ServerConfig = map[string]any{"tls-san": "a"} }, true},
+		"registries":                 {func(in *distribution.Writer, _ *roster.Member) { in.Registries = []byte("{}") }, true},
+		"a rotation of certificates": {func(in *distribution.Writer, _ *roster.Member) { in.Spec.CertificateRotation = 1 }, true},
+		"another installer":          {func(in *distribution.Writer, _ *roster.Member) { in.Spec.Installer.Path = "/install.sh" }, true},
+		"another role": {func(_ *distribution.Writer, m *roster.Member) {
+			m.Pool.Roles = []provisionv1.HostRole{provisionv1.RoleEtcd}
+		}, true},
+		"an agent that has joined":   {func(in *distribution.Writer, _ *roster.Member) { in.Manifest = nil }, false},
+		"another address of its own": {func(_ *distribution.Writer, m *roster.Member) { m.Address = "10.0.0.9" }, false},
 	} {
 		in, host := base()
 		tt.change(in, host)
-		after, err := in.render(host, "https://10.0.0.2:6443", duties{})
+		after, err := in.Render(host, "https://10.0.0.2:6443", distribution.Duties{})
 		if err != nil || (after.Start != before.Start) != tt.again {
 			t.Errorf("%s: started again %t, want %t (%v)", name, after.Start != before.Start, tt.again, err)
 		}
 	}
-	after, err := in.render(host, "https://10.0.0.2:6443", duties{removes: []removal{{Node: "gone", Join: 2}}})
+	after, err := in.Render(host, "https://10.0.0.2:6443", distribution.Duties{Removes: []distribution.Removal{{Node: "gone", Join: 2}}})
 	if err != nil || after.Start != before.Start || !slices.Contains(after.Instructions[len(after.Instructions)-1].Command, "gone") {
 		t.Errorf("to remove a node: %v, %+v", err, after)
 	}
@@ -216,13 +221,13 @@ func FuzzConfig(f *testing.F) {
 	f.Add([]byte(`{"token":"x"}`))
 	f.Add([]byte(`{"node-taint+":[1,null,{"a":[]}]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		config, err := CheckConfig(provisionv1.DistributionK3s, "spec.config", raw)
+		config, err := K3s.CheckConfig("spec.config", raw)
 		if err != nil {
 			return
 		}
 		in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
 		in.Spec.Config = config
-		told, err := in.render(memberOf(provisionv1.RoleWorker), "https://10.0.0.2:6443", duties{})
+		told, err := in.Render(memberOf(provisionv1.RoleWorker), "https://10.0.0.2:6443", distribution.Duties{})
 		if err != nil {
 			t.Fatal(err)
 		}

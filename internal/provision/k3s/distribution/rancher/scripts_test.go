@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package k3s
+package rancher
 
 import (
 	"os"
@@ -13,6 +13,8 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/k3s/distribution"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
 )
 
 // hasRun returns the calls of a disk's programs that contain the words.
@@ -94,7 +96,7 @@ func TestInstallFailsUnlessTheVersionMatchesTheSpec(t *testing.T) {
 				d.write("config.yaml.d/10-site.yaml", tt.dropIn)
 			}
 			in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
-			p, err := in.render(memberOf(provisionv1.RoleWorker), "https://10.0.0.2:6443", duties{})
+			p, err := in.Render(memberOf(provisionv1.RoleWorker), "https://10.0.0.2:6443", distribution.Duties{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -111,7 +113,7 @@ func TestInstallFailsUnlessTheVersionMatchesTheSpec(t *testing.T) {
 func TestARestoreChecksWhatItInstalls(t *testing.T) {
 	t.Parallel()
 	in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
-	p, err := in.renderRestore(memberOf(provisionv1.RoleEtcd), &Restoring{Restore: Restore{ID: "r", File: "f"}})
+	p, err := in.RenderRestore(memberOf(provisionv1.RoleEtcd), &roster.Restoring{Restore: roster.Restore{ID: "r", File: "f"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +148,7 @@ func TestAServerLeavesEtcdBeforeItIsCleaned(t *testing.T) {
 			d.program("k3s", `case "$*" in *"get node "*) `+tt.get+` ;; *"get nodes "*) `+tt.nodes+` ;; *delete*) `+tt.remove+` ;; esac`)
 			in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
 			in.Spec.DataDir = d.dir
-			p, err := in.render(memberOf(provisionv1.RoleEtcd, provisionv1.RoleControlPlane), "https://10.0.0.2:6443", duties{})
+			p, err := in.Render(memberOf(provisionv1.RoleEtcd, provisionv1.RoleControlPlane), "https://10.0.0.2:6443", distribution.Duties{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -165,23 +167,23 @@ func TestAllServersButTheRestorerJoinWithoutTheirFormerKeys(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		roles []provisionv1.HostRole
-		held  Held
+		held  roster.Held
 		want  string
 	}{
-		"the restorer":                  {[]provisionv1.HostRole{"etcd", "control-plane"}, Held{Part: Part{Epoch: "old", Restores: "new"}}, "keep start password"},
-		"another server with etcd":      {[]provisionv1.HostRole{"etcd", "control-plane"}, Held{Part: Part{Epoch: "old"}}, "rejoin start password"},
-		"one with etcd alone":           {[]provisionv1.HostRole{"etcd"}, Held{Part: Part{Epoch: "old"}}, "rejoin start"},
-		"one without etcd":              {[]provisionv1.HostRole{"control-plane"}, Held{Part: Part{Epoch: "old"}}, "rejoin start password"},
-		"one that has joined since":     {[]provisionv1.HostRole{"control-plane"}, Held{Part: Part{Epoch: "new"}}, "start"},
-		"one that has data to resume":   {[]provisionv1.HostRole{"etcd"}, Held{Part: Part{Epoch: "new", Stopped: "r"}}, "resume start"},
-		"one without etcd that resumes": {[]provisionv1.HostRole{"control-plane"}, Held{Part: Part{Epoch: "new", Stopped: "r"}}, "start"},
-		"a worker":                      {[]provisionv1.HostRole{"worker"}, Held{Part: Part{Epoch: "old"}}, "start"},
+		"the restorer":                  {[]provisionv1.HostRole{"etcd", "control-plane"}, roster.Held{Part: roster.Part{Epoch: "old", Restores: "new"}}, "keep start password"},
+		"another server with etcd":      {[]provisionv1.HostRole{"etcd", "control-plane"}, roster.Held{Part: roster.Part{Epoch: "old"}}, "rejoin start password"},
+		"one with etcd alone":           {[]provisionv1.HostRole{"etcd"}, roster.Held{Part: roster.Part{Epoch: "old"}}, "rejoin start"},
+		"one without etcd":              {[]provisionv1.HostRole{"control-plane"}, roster.Held{Part: roster.Part{Epoch: "old"}}, "rejoin start password"},
+		"one that has joined since":     {[]provisionv1.HostRole{"control-plane"}, roster.Held{Part: roster.Part{Epoch: "new"}}, "start"},
+		"one that has data to resume":   {[]provisionv1.HostRole{"etcd"}, roster.Held{Part: roster.Part{Epoch: "new", Stopped: "r"}}, "resume start"},
+		"one without etcd that resumes": {[]provisionv1.HostRole{"control-plane"}, roster.Held{Part: roster.Part{Epoch: "new", Stopped: "r"}}, "start"},
+		"a worker":                      {[]provisionv1.HostRole{"worker"}, roster.Held{Part: roster.Part{Epoch: "old"}}, "start"},
 	} {
 		in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
 		in.Stored.Epoch, in.Stored.Stops = "new", "new"
 		host := memberOf(tt.roles...)
 		host.Held = &tt.held
-		p, err := in.render(host, "https://10.0.0.2:6443", duties{})
+		p, err := in.Render(host, "https://10.0.0.2:6443", distribution.Duties{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,7 +223,7 @@ if test "$left" -le 0; then echo finished >"$DATA/stage"; else echo $((left - 1)
 				t.Fatal(err)
 			}
 			d.program("k3s", `case "$2" in `+status+` rotate-keys) `+tt.rotate+` ;; get) echo secret/a; echo secret/b ;; esac`)
-			run := script(rotateKeys(k3s), "k3s")
+			run := script(rotateKeys(K3s), "k3s")
 			run.Env = map[string]string{"DATA": d.dir}
 			out, err := d.run(run)
 			if failed := tt.failed != "" || tt.rotate == "exit 3"; (err != nil) != failed || !strings.Contains(out, tt.failed) {
@@ -327,40 +329,12 @@ func TestReservedOptionsAreRefusedInEverySpelling(t *testing.T) {
 		`{"kube-apiserver-arg":["healthz-port=0"]}`:                             "", // an argument that it does not have
 		`{"etcd-s3-insecure":true,"etcd-s3-retention":9,"tls-san":["x"],"n":1}`: "",
 	} {
-		_, err := CheckConfig(provisionv1.DistributionK3s, "spec.config", []byte(config))
+		_, err := K3s.CheckConfig("spec.config", []byte(config))
 		if (err != nil) != (refused != "") || err != nil && !strings.Contains(err.Error(), refused) {
 			t.Errorf("%s: %v, want %q", config, err, refused)
 		}
 		if err != nil && strings.Contains(err.Error(), "hush") {
 			t.Errorf("%s: the error has a value: %v", config, err)
-		}
-	}
-}
-
-func TestScheduleWithSnapshotsTurnedOffIsRefused(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		schedule, option string
-		value            any
-		refused          bool
-	}{
-		"off":                           {"@daily", "etcd-disable-snapshots", true, true},
-		"off, as a text":                {"@daily", "--etcd_disable-snapshots", "true", true},
-		"on":                            {"@daily", "etcd-disable-snapshots", false, false},
-		"off without a schedule":        {"", "etcd-disable-snapshots", true, false},
-		"a schedule and another option": {"@daily", "etcd-snapshot-compress", true, false},
-	} {
-		for _, server := range []bool{false, true} {
-			spec := Spec{}
-			spec.Distribution, spec.Etcd.Schedule = provisionv1.DistributionK3s, tt.schedule
-			if config := map[string]any{tt.option: tt.value}; server {
-				spec.ServerConfig = config
-			} else {
-				spec.Config = config
-			}
-			if err := CheckSnapshots(spec); (err != nil) != tt.refused {
-				t.Errorf("%s: %v, want it refused: %t", name, err, tt.refused)
-			}
 		}
 	}
 }

@@ -1,9 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package k3s
+package rancher
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/k3s/roster"
 )
 
 // disk is a server's disk, with programs that write the arguments of their calls to the file "ran".
@@ -114,7 +116,7 @@ func (d *disk) restoresOf(file string) protocol.HostInstruction {
 	d.t.Helper()
 	in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
 	in.Spec.DataDir = d.dir
-	p, err := in.renderRestore(memberOf(provisionv1.RoleEtcd), &Restoring{Restore: Restore{ID: "r", Host: "m1", File: file, Begins: true}})
+	p, err := in.RenderRestore(memberOf(provisionv1.RoleEtcd), &roster.Restoring{Restore: roster.Restore{ID: "r", Host: "m1", File: file, Begins: true}})
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -202,7 +204,7 @@ func TestFindSnapshotReportsMissingFiles(t *testing.T) {
 		"none":                    {"other", true, false},
 		"a script":                {`$(touch "$DATA/hacked")`, true, false},
 	} {
-		out, err := d.run(in.findFile(&Restoring{Restore: Restore{ID: "r", File: tt.file, Begins: tt.begins}}))
+		out, err := d.run(in.FindFile(&roster.Restoring{Restore: roster.Restore{ID: "r", File: tt.file, Begins: tt.begins}}))
 		if (err == nil) != tt.found || !tt.found && !strings.Contains(out, "have the name "+tt.file) {
 			t.Errorf("%s: %v %s", name, err, out)
 		}
@@ -254,7 +256,7 @@ func TestAServerIsStoppedAndNotStartedWithItsMachine(t *testing.T) {
 func TestNodesThatOnlyTheSnapshotHasAreRemoved(t *testing.T) {
 	t.Parallel()
 	d := newDisk(t)
-	remove := script(cleanNodesScript(k3s))
+	remove := script(cleanNodesScript(K3s))
 	remove.Env = map[string]string{"NODES": "a c"}
 	if out, err := d.run(remove); err != nil {
 		t.Fatal(err, out)
@@ -265,4 +267,51 @@ func TestNodesThatOnlyTheSnapshotHasAreRemoved(t *testing.T) {
 		// of a machine that was reinstalled
 		"k3s kubectl -n kube-system delete secret/a.node-password.k3s --ignore-not-found --timeout=60s",
 	}, "; "))
+}
+
+func TestRestoreCommandsMatchTheDistributionsDocumentation(t *testing.T) {
+	t.Parallel()
+	etcd := memberOf(provisionv1.RoleEtcd, provisionv1.RoleControlPlane)
+	etcd.Held = &roster.Held{Roles: etcd.Roles(), Join: "https://10.0.0.2:6443"}
+	for name, tt := range map[string]struct {
+		distribution provisionv1.Distribution
+		restore      roster.Restore
+		words, stop  []string
+	}{
+		"k3s, from a disk":    {provisionv1.DistributionK3s, roster.Restore{ID: "r", Host: "m1", File: "f"}, []string{`"$0" server --cluster-reset --data-dir "$DATA" --etcd-s3=false --cluster-reset-restore-path="$1"`, "$db/snapshots/$FILE"}, []string{"k3s"}},
+		"RKE2, from a bucket": {provisionv1.DistributionRKE2, roster.Restore{ID: "r", File: "f"}, []string{`"$0" server --cluster-reset --data-dir "$DATA" --cluster-reset-restore-path="$FILE"`}, append([]string{"rke2-server"}, places("rke2-killall.sh")...)},
+	} {
+		in := inputOf(tt.distribution, fmt.Sprintf("v1.35.1+%s1", map[provisionv1.Distribution]string{"k3s": "k3s", "rke2": "rke2r"}[tt.distribution]), provisionv1.Installer{})
+		p, err := in.RenderRestore(etcd, &roster.Restoring{Restore: tt.restore, By: "m1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if config := string(p.Files[0].Content); strings.Contains(config, "server:") || p.Join != etcd.Held.Join || len(p.Probes) > 0 {
+			t.Errorf("%s: a reset is refused where the configuration has a server: %s", name, config)
+		}
+		last := p.Instructions[len(p.Instructions)-1].Command
+		script := last[slices.Index(last, "-c")+1]
+		if last[len(last)-1] != rancherOf(in).name || !slices.Contains(last, "FILE=f") || !slices.Contains(last, "DATA="+rancherOf(in).dataDir(in.Input)) {
+			t.Errorf("%s: %v", name, last)
+		}
+		for _, word := range tt.words {
+			if !strings.Contains(script, word) {
+				t.Errorf("%s: %q is not in %s", name, word, script)
+			}
+		}
+		if got := p.Instructions[0]; got.ID != "stop-r" || !slices.Equal(got.Command[slices.Index(got.Command, "-c")+2:], tt.stop) {
+			t.Errorf("%s: %+v", name, got)
+		}
+		if err := checkInstructions(p.HostInstructions); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func checkInstructions(given protocol.HostInstructions) error {
+	raw, err := json.Marshal(given)
+	if err == nil {
+		_, err = protocol.ParseHostInstructions(raw)
+	}
+	return err
 }
