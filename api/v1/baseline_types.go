@@ -13,8 +13,8 @@ import (
 // them, and report their health, whether or not the hub is reachable.
 //
 // The agent applies the objects as the user "drover:baseline:<name>", whose only rights are the rights of a
-// RoleTemplate. Creating a Baseline, or changing anything in its spec except approvals, requires the "bind" verb on that
-// role template in the Baseline's namespace.
+// RoleTemplate. Creating a Baseline, or changing anything in its spec except approvals, requires the "bind" verb on
+// that role template in the Baseline's namespace.
 //
 // Drover never takes over objects that others have created. In string values, the agent replaces $(CLUSTER_NAME) with
 // the name of the Cluster, and $(LABEL:<key>) with the value of one of the Cluster's labels.
@@ -45,7 +45,8 @@ type Baseline struct {
 	// status reports which members have the objects, and whether the objects are healthy.
 	//
 	// Ready is True with reason Applied, NoClusters or MembersAway. Ready is False with reason Delivering, Applying,
-	// Soaking, Paused, AwaitingApproval, TooManyFailures, Unhealthy, Forbidden, Conflict, Drifted, Fighting, DeliveryFailed, RoleMissing,
+	// Soaking, Paused, AwaitingApproval, TooManyFailures, Unhealthy, Forbidden, Conflict, Drifted, Fighting,
+	// DeliveryFailed, RoleMissing,
 	// MembersAway, ClusterNotFound, InvalidSelector, InvalidManifests, SourceNotFound, SecretRefused, RevisionNotFound,
 	// AgentTooOld, AgentReadOnly, NoLeader or IdentityMismatch. If the role template cannot be used, the reason says
 	// why, for example RoleTemplateNotFound.

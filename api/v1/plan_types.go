@@ -177,8 +177,8 @@ type Wave struct {
 	Soak *metav1.Duration `json:"soak,omitempty"`
 
 	// approval determines whether the wave starts only after a user has approved it. With Required, no work starts in this
-	// wave or any later wave until spec.approvals contains an approval of the current revision in status.waves. The default
-	// is None.
+	// wave or any later wave until spec.approvals contains an approval of the current revision in status.waves. The
+	// default is None.
 	// +optional
 	Approval ApprovalPolicy `json:"approval,omitempty"`
 }

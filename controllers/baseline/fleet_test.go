@@ -456,7 +456,9 @@ func checkLimits(
 
 func TestNoMemberBeginsInAWaveWithoutApproval(t *testing.T) {
 	now := time.Now()
-	gated := rollout.Pace{MaxConcurrent: 3, Waves: []rollout.Wave{canaryFirst.Waves[0], {Name: "prod", NeedsApproval: true}}}
+	gated := rollout.Pace{MaxConcurrent: 3, Waves: []rollout.Wave{
+		canaryFirst.Waves[0], {Name: "prod", NeedsApproval: true},
+	}}
 	gated.Waves[0].Soak = 0
 	approval := func(wave, revision string) []v1.Approval {
 		return []v1.Approval{{Wave: wave, Revision: revision, ApprovedBy: "alice"}}

@@ -254,7 +254,8 @@ func TestAWaveOfABaselineWaitsForItsApproval(t *testing.T) {
 	}, false, v1.ReasonAwaitingApproval, "")
 	ready := meta.FindStatusCondition(b.Status.Conditions, v1.ConditionReady)
 	if !strings.Contains(ready.Message, `"kubectl drover baseline approve cni"`) ||
-		!strings.Contains(ready.Message, first.Revision) || meta.FindStatusCondition(b.Status.Conditions, v1.ConditionStalled) != nil {
+		!strings.Contains(ready.Message, first.Revision) ||
+		meta.FindStatusCondition(b.Status.Conditions, v1.ConditionStalled) != nil {
 		t.Errorf("conditions %+v, want the command and revision %s, and not Stalled", b.Status.Conditions, first.Revision)
 	}
 	approve := func(revision string) func(*v1.BaselineSpec) {
@@ -274,7 +275,8 @@ func TestAWaveOfABaselineWaitsForItsApproval(t *testing.T) {
 	}
 	approvedAt := at
 	at = at.Add(time.Hour)
-	if is := step("a pause", func(s *v1.BaselineSpec) { s.Paused = true }, true, v1.ReasonApplied, "alice"); is.ApprovedAt == nil ||
+	pause := func(s *v1.BaselineSpec) { s.Paused = true }
+	if is := step("a pause", pause, true, v1.ReasonApplied, "alice"); is.ApprovedAt == nil ||
 		!is.ApprovedAt.Time.Equal(approvedAt) {
 		t.Errorf("after a pause it was approved at %v, want %v", is.ApprovedAt, approvedAt)
 	}

@@ -32,7 +32,8 @@ func (r *Reconciler) rollOut(ctx context.Context, b *v1.Baseline, d *decision) e
 	}
 	name, now := client.ObjectKeyFromObject(b), r.Now()
 	s := stage{
-		current: d.content.set.Baseline.Revision, complete: b.Status.CompleteRevision, pace: rollout.PaceOfBaseline(&b.Spec.BaselinePace),
+		current: d.content.set.Baseline.Revision, complete: b.Status.CompleteRevision,
+		pace:     rollout.PaceOfBaseline(&b.Spec.BaselinePace),
 		patience: patience(b), begins: r.Settled == nil || r.Settled(),
 		name: b.Name, approvals: b.Spec.Approvals,
 	}

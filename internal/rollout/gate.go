@@ -28,7 +28,9 @@ func ApprovedBy(wave, revision string, approvals []v1.Approval) string {
 // RecordApprovals adds the times of approvals to the waves of a status, and returns the waves that have been approved
 // since the status had the waves before. If the current revision is not known, it cannot be approved. Earlier approvals
 // that the spec still contains are then kept, because they count again when the revision is known.
-func RecordApprovals(waves, before []v1.WaveStatus, approvals []v1.Approval, known bool, now time.Time) []v1.WaveStatus {
+func RecordApprovals(
+	waves, before []v1.WaveStatus, approvals []v1.Approval, known bool, now time.Time,
+) []v1.WaveStatus {
 	var approved []v1.WaveStatus
 	for i := range waves {
 		w := &waves[i]

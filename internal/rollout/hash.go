@@ -52,8 +52,8 @@ func ApprovalRevision(uid types.UID, revision string, spec *v1.PlanSpec) (string
 	return digest(uid, revision, approved)
 }
 
-// BaselineApprovalRevision returns the digest that a user approves for a Baseline. The content is the digest of everything
-// that members receive, in place of the manifests. See ApprovalRevision.
+// BaselineApprovalRevision returns the digest that a user approves for a Baseline. The content is the digest of
+// everything that members receive, in place of the manifests. See ApprovalRevision.
 func BaselineApprovalRevision(uid types.UID, content string, spec *v1.BaselineSpec) (string, error) {
 	approved := *spec
 	approved.Paused, approved.Approvals, approved.Manifests = false, nil, nil

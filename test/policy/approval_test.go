@@ -225,7 +225,8 @@ func testBaselineApproval(t *testing.T, h *fixture) {
 	wantRefused(t, patch("author", "reviewer", ""), inTheName+" reviewer")
 	wantRefused(t, patch("planapprover", "planapprover", ""), "user planapprover "+verb)
 	wantRefused(t, patch("reviewer", "author", ""), inTheName+" author")
-	wantRefused(t, patch("reviewer", "reviewer", `"drift":"Report",`), "user reviewer cannot bind roletemplates cluster-viewer")
+	wantRefused(t, patch("reviewer", "reviewer", `"drift":"Report",`),
+		"user reviewer cannot bind roletemplates cluster-viewer")
 	wantRefused(t, patch("reviewer", "reviewer", `"clusterName":null,"clusterSelector":{},`), "user reviewer cannot bind")
 	wantRefused(t, patch("reviewer", "reviewer", `"rollout":null,`), "user reviewer cannot bind")
 	wantTaken(t, patch("reviewer", "reviewer", ""))

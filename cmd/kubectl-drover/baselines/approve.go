@@ -39,6 +39,7 @@ user that applies it.`,
 func gatedOf(b *v1.Baseline) cli.Gated {
 	return cli.Gated{
 		Observed: b.Status.ObservedGeneration, Message: rowOf(b).Message, Waves: b.Status.Waves, Target: b.Target(),
-		Rollout: rollout.FleetPlan{Baseline: b.Name, Pace: rollout.PaceOfBaseline(&b.Spec.BaselinePace)}, Approvals: &b.Spec.Approvals,
+		Rollout:   rollout.FleetPlan{Baseline: b.Name, Pace: rollout.PaceOfBaseline(&b.Spec.BaselinePace)},
+		Approvals: &b.Spec.Approvals,
 	}
 }

@@ -22,8 +22,10 @@ import (
 
 // New returns the command "baseline".
 func New(o *cli.Options) *cobra.Command {
-	c := &cobra.Command{Use: "baseline", Short: "Show Baselines and their history, approve, pause, resume and roll them back"}
-	c.AddCommand(newList(o), newStatus(o), newHistory(o), newRollback(o), newPause(o), newResume(o), newApprove(o))
+	c := &cobra.Command{Use: "baseline",
+		Short: "Show Baselines and their history, approve, pause, resume and roll them back"}
+	c.AddCommand(newList(o), newStatus(o), newHistory(o), newRollback(o), newPause(o), newResume(o),
+		newApprove(o))
 	return c
 }
 

@@ -367,10 +367,12 @@ func TestAWaveOfABaselineIsApproved(t *testing.T) {
 		{"approve flux --yes", "Drover has not looked at the change yet", cli.ExitError, false},
 		{"approve flux", "approve wave prod of baseline " + f.workspace + "/flux: keep the 7 objects of revision " + newest +
 			", with the rights of role template flux-role, on ", cli.ExitError, false},
-		{"approve flux --wave canary --yes", `no wave "canary" that requires approval: use one of prod`, cli.ExitError, false},
+		{"approve flux --wave canary --yes", `no wave "canary" that requires approval: use one of prod`,
+			cli.ExitError, false},
 		{"approve flux --dry-run=client -o yaml --approved-by flux", "approvals:\n  - approvedBy: flux\n    revision: " +
 			revision + "\n    wave: prod", cli.ExitAllowed, false},
-		{"approve flux --wave prod --yes", "baseline.cluster.drover.dev/flux approved for wave prod\n", cli.ExitAllowed, true},
+		{"approve flux --wave prod --yes", "baseline.cluster.drover.dev/flux approved for wave prod\n",
+			cli.ExitAllowed, true},
 	} {
 		code, out := f.run(append([]string{"baseline"}, strings.Fields(tt.line)...)...)
 		is := f.read().Spec.Approvals

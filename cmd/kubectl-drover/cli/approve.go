@@ -41,18 +41,11 @@ type Gated struct {
 type Approvable[P client.Object] struct {
 	Kind     string // in lowercase
 	Resource string // the name in commands
-	Read func(ctx context.Context, h *Hub, name string) (P, error)
+	Read     func(ctx context.Context, h *Hub, name string) (P, error)
 	// Gated returns the parts of an object. Its approvals are a pointer into the object.
 	Gated func(P) Gated
 	// Describe describes the work that is approved, for the user's confirmation.
 	Describe func(P) string
-}
-
-// copied is the pointer to a type of objects that can be copied.
-type copied[T any] interface {
-	*T
-	client.Object
-	DeepCopyInto(*T)
 }
 
 // approveOptions holds the flags of a command that approves waves.
@@ -64,7 +57,11 @@ type approveOptions[P client.Object] struct {
 }
 
 // Approving completes a command that approves a wave. The first argument is the name of the object.
-func Approving[T any, P copied[T]](o *Options, c *cobra.Command, what Approvable[P]) *cobra.Command {
+func Approving[T any, P interface {
+	*T
+	client.Object
+	DeepCopyInto(*T)
+}](o *Options, c *cobra.Command, what Approvable[P]) *cobra.Command {
 	a := &approveOptions[P]{Options: o, Approvable: what}
 	change := BindChange(c)
 	BindYes(c, &a.yes)
@@ -102,7 +99,9 @@ func Approving[T any, P copied[T]](o *Options, c *cobra.Command, what Approvable
 
 // prepare returns the object, the wave to approve, and the question that the user has to confirm. The wave is nil if
 // there is none.
-func (a *approveOptions[P]) prepare(c *cobra.Command, name string) (object P, wave *v1.WaveStatus, question string, err error) {
+func (a *approveOptions[P]) prepare(c *cobra.Command, name string) (
+	object P, wave *v1.WaveStatus, question string, err error,
+) {
 	err = a.OnHub(c, CommandLimit, func(ctx context.Context, h *Hub) (err error) {
 		if object, err = a.Read(ctx, h, name); err != nil {
 			return err
@@ -117,8 +116,8 @@ func (a *approveOptions[P]) prepare(c *cobra.Command, name string) (object P, wa
 		}
 		where, err := inWave(ctx, h, a.Gated(object), wave.Name)
 		question = fmt.Sprintf("approve wave %s of %s %s/%s: %s, on %s, revision %s, and with all other settings that "+
-			"\"kubectl get %[8]s %[4]s -n %[3]s -o yaml\" shows", wave.Name, a.Kind, object.GetNamespace(), object.GetName(),
-			a.Describe(object), where, wave.Approval.Revision, a.Resource)
+			"\"kubectl get %[8]s %[4]s -n %[3]s -o yaml\" shows", wave.Name, a.Kind, object.GetNamespace(),
+			object.GetName(), a.Describe(object), where, wave.Approval.Revision, a.Resource)
 		return err
 	})
 	return object, wave, question, err
@@ -256,7 +255,11 @@ func UserName(ctx context.Context, h *Hub) (string, error) {
 // Decide writes an approval or an override, and updates the object. If another client changes the object in the
 // meantime, Decide adds the same decision to the changed object. The decision then counts only if the revision is still
 // the same.
-func Decide[T any, P copied[T]](
+func Decide[T any, P interface {
+	*T
+	client.Object
+	DeepCopyInto(*T)
+}](
 	ctx context.Context, h *Hub, w client.Client, kind string, before, object P, add func(P),
 ) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
