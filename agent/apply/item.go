@@ -44,10 +44,6 @@ func newItem(r ref, o *unstructured.Unstructured) (item, error) {
 	return it, err
 }
 
-// noVersion is a resource version that no object has. When an object is applied with this version, the API server
-// creates the object if it does not exist, and reports a conflict otherwise.
-const noVersion = "1"
-
 // bodyWith returns the body with an additional metadata field that the API server treats as a precondition.
 func (it item) bodyWith(field, value string) ([]byte, error) {
 	meta, _, err := unstructured.NestedMap(it.from.Object, "metadata")

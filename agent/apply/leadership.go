@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/drover-dev/drover/agent/baseline"
-	"github.com/drover-dev/drover/agent/repair"
 	"github.com/drover-dev/drover/agent/watch"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/await"
@@ -28,8 +27,6 @@ const (
 	// The delay doubles with each pass.
 	firstRetry = time.Second
 	maxRetry   = 5 * time.Minute
-	// share is the maximum number of concurrent writes for one set.
-	share = 8
 	// parallelSaves is the maximum number of sets that are stored in parallel. When many sets arrive together, most of
 	// them are applied before they are stored.
 	parallelSaves = 4
@@ -208,7 +205,7 @@ func (l *leadership) set(id string) *localSet {
 	defer l.state.mu.Unlock()
 	s := l.state.sets[id]
 	if s == nil {
-		s = &localSet{id: id, label: labelOf(id), claimed: map[ref]bool{}, budgets: map[ref]*repair.Budget{}}
+		s = &localSet{id: id, label: labelOf(id), claimed: map[ref]bool{}}
 		l.state.sets[id] = s
 		if _, taken := l.state.ids[s.label]; !taken || !strings.HasPrefix(id, leftPrefix) {
 			l.state.ids[s.label] = id

@@ -23,7 +23,7 @@ type localSet struct {
 	kept     kept
 	deleting bool
 	claimed  map[ref]bool
-	budgets  map[ref]*repair.Budget
+	budgets  repair.Budgets[ref]
 	quotas   *quotas // nil until the quotas have been read
 	// published is when the state of a Baseline was last published.
 	published time.Time
@@ -78,7 +78,7 @@ func (l *leadership) unclaim(s *localSet, wanted map[ref]bool) (given []ref) {
 		delete(s.claimed, r)
 		delete(l.state.owners, r)
 		delete(l.state.applied, r)
-		delete(s.budgets, r)
+		s.budgets.Forget(r)
 		for id := range l.state.waiting[r] {
 			l.queue.Add(id)
 		}

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
 )
@@ -356,23 +357,5 @@ func (p *pass) recordQuota(it item) {
 }
 
 func (p *pass) applyAll(ctx context.Context, items []item) {
-	each(ctx, items, func(it item) { p.applyOne(ctx, it) })
-}
-
-// each calls f for each item, with at most share calls in parallel, and returns when all calls have returned. It starts
-// no further calls once ctx is done.
-func each[T any](ctx context.Context, items []T, f func(T)) {
-	var running sync.WaitGroup
-	places := make(chan struct{}, share)
-	for _, it := range items {
-		if ctx.Err() != nil {
-			break
-		}
-		places <- struct{}{}
-		running.Go(func() {
-			defer func() { <-places }()
-			f(it)
-		})
-	}
-	running.Wait()
+	kube.Each(ctx, items, func(it item) { p.applyOne(ctx, it) })
 }

@@ -9,7 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/drover-dev/drover/agent/repair"
+	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
 )
@@ -48,7 +48,7 @@ func (l *leadership) releaseOrphans(ctx context.Context) {
 // releaseNamespace removes the agent's fields from a namespace, unless a set needs the namespace. A temporary claim
 // prevents sets from claiming the namespace in the meantime.
 func (l *leadership) releaseNamespace(ctx context.Context, id string, r ref) error {
-	guard := &localSet{id: orphans, claimed: map[ref]bool{}, budgets: map[ref]*repair.Budget{}}
+	guard := &localSet{id: orphans, claimed: map[ref]bool{}}
 	if _, free := l.claim(r, guard); !free {
 		l.state.mu.Lock()
 		delete(l.state.waiting[r], orphans)
@@ -130,7 +130,7 @@ func (p *pass) prune(ctx context.Context) {
 			p.releaseNamespace(ctx, r)
 		}
 	}
-	each(ctx, p.leader.cache.of(p.set.label), func(r ref) {
+	kube.Each(ctx, p.leader.cache.of(p.set.label), func(r ref) {
 		switch {
 		case p.wanted[r] || !p.set.deleting && !p.expired() && p.leader.cache.deleting(r.namespace):
 		case r.kind == kindNamespace:

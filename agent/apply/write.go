@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-dev/drover/agent/kube"
-	"github.com/drover-dev/drover/agent/repair"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -99,24 +98,14 @@ func (p *pass) failed(r ref) bool {
 
 // repair reports whether the object may be repaired now. If so, it records the repair.
 func (p *pass) repair(r ref, now object, known bool) bool {
-	p.mu.Lock()
-	b := p.set.budgets[r]
-	if b == nil {
-		b = &repair.Budget{}
-		p.set.budgets[r] = b
-	}
-	wait := b.Wait(p.now)
-	if wait <= 0 {
-		b.Spend(p.now)
-	}
-	b.Cause = fightMessage(now, known)
-	p.mu.Unlock()
+	cause := fightMessage(now, known)
+	wait := p.set.budgets.Spend(r, p.now, cause)
 	if wait <= 0 {
 		p.leader.options.Log.Info("repairing an object", "object", r.String(), "set", p.set.id, "changedBy", now.other)
 		return true
 	}
 	p.later(wait)
-	p.problem(r, protocol.SetFighting, fightMessage(now, known))
+	p.problem(r, protocol.SetFighting, cause)
 	return false
 }
 
@@ -136,30 +125,14 @@ func fightMessage(now object, known bool) string {
 // watchBudget reports a fight over the object until the repair budget has been reset, and schedules a pass for that
 // time.
 func (p *pass) watchBudget(r ref) {
-	p.mu.Lock()
-	b := p.set.budgets[r]
-	if b == nil {
-		p.mu.Unlock()
-		return
+	calm, cause := p.set.budgets.Fight(r, p.now)
+	if calm > 0 {
+		p.later(calm)
 	}
-	fighting, calm, cause := b.Fighting(p.now), b.Cooldown(p.now), b.Cause
-	if calm <= 0 {
-		delete(p.set.budgets, r)
-	}
-	p.mu.Unlock()
-	if calm <= 0 {
-		return
-	}
-	p.later(calm)
-	if fighting {
+	if cause != "" {
 		p.problem(r, protocol.SetFighting, cause)
 	}
 }
-
-// foreignError is returned if an existing object does not belong to the set.
-type foreignError struct{ message string }
-
-func (f *foreignError) Error() string { return f.message }
 
 // write applies an object. It returns nil without an error if the object must have a specific UID but no longer
 // exists.
@@ -177,20 +150,11 @@ func (p *pass) write(ctx context.Context, it item, now object, known bool, last 
 			return meta, err
 		}
 	}
-	meta, err := p.create(ctx, it)
-	if !apierrors.IsConflict(err) && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
-		return meta, err
-	}
-	uid, failed := p.inspect(ctx, it.ref, last)
-	switch foreign := (*foreignError)(nil); {
-	case errors.As(failed, &foreign), failed != nil && apierrors.IsConflict(err):
-		return nil, failed
-	case !apierrors.IsConflict(err):
-		return nil, err
-	case uid == "": // the object was deleted in the meantime
-		return p.create(ctx, it)
-	}
-	return p.update(ctx, it, uid)
+	return kube.Own(
+		func() (*metav1.PartialObjectMetadata, error) { return p.create(ctx, it) },
+		func() (types.UID, error) { return p.inspect(ctx, it.ref, last) },
+		func(uid types.UID) (*metav1.PartialObjectMetadata, error) { return p.update(ctx, it, uid) },
+	)
 }
 
 // apply sends an object to the API server as soon as the lanes admit it, and returns the stored object.
@@ -229,7 +193,7 @@ func (p *pass) alteredIn(r ref) string {
 // create creates an object. If an object with this name already exists, that object is not changed, and the error is a
 // conflict.
 func (p *pass) create(ctx context.Context, it item) (*metav1.PartialObjectMetadata, error) {
-	body, err := it.bodyWith("resourceVersion", noVersion)
+	body, err := it.bodyWith("resourceVersion", kube.NoVersion)
 	if err != nil {
 		return nil, err
 	}
@@ -268,13 +232,15 @@ func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, err
 	case now.set == "" && last.uid != "" && last.uid == now.uid:
 		return now.uid, nil
 	case now.set != "":
-		return "", &foreignError{message: fmt.Sprintf("it belongs to the set %q: give one of the two another name", now.set)}
+		return "", &kube.ForeignError{
+			Message: fmt.Sprintf("it belongs to the set %q: give one of the two another name", now.set),
+		}
 	default:
 		maker := ""
 		if now.other != "" {
 			maker = fmt.Sprintf(" (made by %q)", now.other)
 		}
-		return "", &foreignError{message: "it already exists and is not Drover's" + maker +
+		return "", &kube.ForeignError{Message: "it already exists and is not Drover's" + maker +
 			": remove it or give one of the two another name"}
 	}
 }
@@ -316,8 +282,8 @@ func notFound(err error) bool { return apierrors.IsNotFound(err) }
 // explain returns the phase and the message for an error. An error from the API server can contain values that the
 // agent sent, so the message includes only field names.
 func explain(r ref, err error) (protocol.SetPhase, string) {
-	if f := (*foreignError)(nil); errors.As(err, &f) {
-		return protocol.SetConflict, f.message
+	if f := (*kube.ForeignError)(nil); errors.As(err, &f) {
+		return protocol.SetConflict, f.Message
 	}
 	if names := kube.Rivals(err); len(names) > 0 {
 		return protocol.SetConflict, "another field manager owns a field: " + strings.Join(names, "; ")

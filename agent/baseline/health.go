@@ -9,7 +9,6 @@ import (
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 
-	"github.com/drover-dev/drover/agent/repair"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -84,19 +83,8 @@ func (p *pass) mayRepair(w wanted, now live, there bool) bool {
 		p.report(w.ref, protocol.SetDrifted, drift(now, there))
 		return false
 	}
-	p.mu.Lock()
-	b := p.budgets[w.ref]
-	if b == nil {
-		b = &repair.Budget{}
-		p.budgets[w.ref] = b
-	}
-	wait := b.Wait(p.now)
-	if wait <= 0 {
-		b.Spend(p.now)
-	}
-	b.Cause = drift(now, there) + ", each time that the agent repairs it: stop that, or remove it from the Baseline"
-	cause := b.Cause
-	p.mu.Unlock()
+	cause := drift(now, there) + ", each time that the agent repairs it: stop that, or remove it from the Baseline"
+	wait := p.budgets.Spend(w.ref, p.now, cause)
 	if wait <= 0 {
 		p.options.Log.Info("repairing an object", "object", w.String(), "set", p.id, "changedBy", now.other)
 		return true
@@ -119,23 +107,12 @@ func drift(now live, there bool) string {
 
 // fights reports a fight until the budget for repairs is reset, and schedules a pass for that time.
 func (p *pass) fights(r ref) bool {
-	p.mu.Lock()
-	b := p.budgets[r]
-	if b == nil {
-		p.mu.Unlock()
-		return false
+	calm, cause := p.budgets.Fight(r, p.now)
+	if calm > 0 {
+		p.later(calm)
 	}
-	fighting, calm, cause := b.Fighting(p.now), b.Cooldown(p.now), b.Cause
-	if calm <= 0 {
-		delete(p.budgets, r)
-	}
-	p.mu.Unlock()
-	if calm <= 0 {
-		return false
-	}
-	p.later(calm)
-	if fighting {
+	if cause != "" {
 		p.report(r, protocol.SetFighting, cause)
 	}
-	return fighting
+	return cause != ""
 }

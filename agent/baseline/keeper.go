@@ -75,7 +75,7 @@ type kept struct {
 
 	mu      sync.Mutex // guards the fields below while objects are written in parallel
 	store   inventory
-	budgets map[ref]*repair.Budget
+	budgets repair.Budgets[ref]
 	late    map[ref]time.Time // when each unhealthy object was first seen in that state
 }
 
@@ -85,8 +85,8 @@ func (k *Keeper) of(id string) *kept {
 	defer k.mu.Unlock()
 	b := k.all[id]
 	if b == nil {
-		b = &kept{Keeper: k, id: id, watches: map[kind]*follow{}, budgets: map[ref]*repair.Budget{},
-			late: map[ref]time.Time{}, store: inventory{secrets: k.options.Secrets, secret: secretName(id)}}
+		b = &kept{Keeper: k, id: id, watches: map[kind]*follow{}, late: map[ref]time.Time{},
+			store: inventory{secrets: k.options.Secrets, secret: secretName(id)}}
 		k.all[id] = b
 	}
 	return b

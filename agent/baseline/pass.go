@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/agent/watch"
 	"github.com/drover-dev/drover/internal/baseline"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -82,7 +83,7 @@ func (p *pass) keep(ctx context.Context) {
 				all = append(all, w)
 			}
 		}
-		each(ctx, all, func(w wanted) { p.keepOne(ctx, w) })
+		kube.Each(ctx, all, func(w wanted) { p.keepOne(ctx, w) })
 		if p.blocked || ctx.Err() != nil {
 			break
 		}
@@ -106,30 +107,11 @@ func (p *pass) stopUnused() {
 }
 
 const (
-	// share is the maximum number of objects that are written in parallel.
-	share = 8
 	// knownTime is how long a pass waits for the first list of a kind.
 	knownTime = 15 * time.Second
 	// establishTime is how long the API server may take to serve a kind after its definition was applied.
 	establishTime = time.Minute
 )
-
-// each calls f for each object, and returns when all calls have returned.
-func each[T any](ctx context.Context, all []T, f func(T)) {
-	var running sync.WaitGroup
-	places := make(chan struct{}, share)
-	for _, one := range all {
-		if ctx.Err() != nil {
-			break
-		}
-		places <- struct{}{}
-		running.Go(func() {
-			defer func() { <-places }()
-			f(one)
-		})
-	}
-	running.Wait()
-}
 
 // locate returns the watch of an object's kind as soon as the objects of that kind are known. If it returns nil, it has
 // reported a problem.

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/agent/watch"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/baseline"
@@ -61,7 +62,7 @@ func (p *pass) prune(ctx context.Context, doomed []entry) {
 				all = append(all, e)
 			}
 		}
-		each(ctx, all, func(e entry) { p.pruneOne(ctx, e) })
+		kube.Each(ctx, all, func(e entry) { p.pruneOne(ctx, e) })
 	}
 }
 
@@ -138,6 +139,6 @@ func (p *pass) forget(r ref, uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.store.drop(r)
-	delete(p.budgets, r)
+	p.budgets.Forget(r)
 	delete(p.late, r)
 }

@@ -82,7 +82,7 @@ func TestErrorsOfSecretsContainNoValues(t *testing.T) {
 		"a webhook":  {secret, status(http.StatusForbidden, metav1.StatusReasonForbidden, webhook), protocol.SetForbidden},
 		"a conflict": {secret, status(http.StatusConflict, metav1.StatusReasonConflict, "hunter2"), protocol.SetFailed},
 		"a bad one":  {secret, status(http.StatusBadRequest, metav1.StatusReasonBadRequest, "hunter2"), protocol.SetFailed},
-		"another's":  {secret, &foreignError{"it is not the Baseline's"}, protocol.SetConflict},
+		"another's":  {secret, &kube.ForeignError{Message: "it is not the Baseline's"}, protocol.SetConflict},
 		"no right": {configMap, status(http.StatusForbidden, metav1.StatusReasonForbidden, `User "`+user+`" cannot patch`),
 			protocol.SetForbidden},
 		"a webhook that denies an object": {configMap, status(http.StatusForbidden, metav1.StatusReasonForbidden, "denied"),

@@ -24,15 +24,6 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// noVersion is a resource version that no object has. When an object is applied with this version, the API server
-// creates the object if it does not exist, and reports a conflict otherwise.
-const noVersion = "1"
-
-// foreignError is returned if an existing object does not belong to the Baseline.
-type foreignError struct{ message string }
-
-func (f *foreignError) Error() string { return f.message }
-
 // write applies an object and records it. If it returns false, it has reported a problem.
 func (p *pass) write(ctx context.Context, f *follow, w wanted, e entry, now live, there bool) (live, bool) {
 	o, phase, reason := compose(p.content, w.at, p.values)
@@ -77,20 +68,11 @@ func (a *attempt) send(ctx context.Context, uid types.UID, there bool) (*kube.Wh
 			return stored, err
 		}
 	}
-	stored, err := a.apply(ctx, "resourceVersion", noVersion, false)
-	if !apierrors.IsConflict(err) && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
-		return stored, err
-	}
-	uid, failed := a.inspect(ctx)
-	switch foreign := (*foreignError)(nil); {
-	case errors.As(failed, &foreign), failed != nil && apierrors.IsConflict(err):
-		return nil, failed
-	case !apierrors.IsConflict(err):
-		return nil, err
-	case uid == "": // the object was deleted in the meantime
-		return a.apply(ctx, "resourceVersion", noVersion, false)
-	}
-	return a.apply(ctx, "uid", string(uid), a.force)
+	return kube.Own(
+		func() (*kube.Whole, error) { return a.apply(ctx, "resourceVersion", kube.NoVersion, false) },
+		func() (types.UID, error) { return a.inspect(ctx) },
+		func(uid types.UID) (*kube.Whole, error) { return a.apply(ctx, "uid", string(uid), a.force) },
+	)
 }
 
 // apply sends the object with an additional metadata field that the API server treats as a precondition.
@@ -126,7 +108,7 @@ func (a *attempt) inspect(ctx context.Context) (types.UID, error) {
 	case a.pass.owns(meta, a.entry):
 		return meta.UID, nil
 	case meta.Labels[v1.LabelBaseline] != "":
-		return "", &foreignError{fmt.Sprintf("it belongs to the Baseline %q: remove it from one of the two",
+		return "", &kube.ForeignError{Message: fmt.Sprintf("it belongs to the Baseline %q: remove it from one of the two",
 			meta.Labels[v1.LabelBaseline])}
 	}
 	_, other := kube.Mark(meta.ManagedFields, "")
@@ -134,8 +116,8 @@ func (a *attempt) inspect(ctx context.Context) (types.UID, error) {
 	if other != "" {
 		maker = fmt.Sprintf(" (made by %q)", other)
 	}
-	return "", &foreignError{fmt.Sprintf("it already exists and is not the Baseline's%s: remove it, or hand it over "+
-		"with the label %s=%s", maker, v1.LabelBaseline, a.pass.name)}
+	return "", &kube.ForeignError{Message: fmt.Sprintf("it already exists and is not the Baseline's%s: remove it, or "+
+		"hand it over with the label %s=%s", maker, v1.LabelBaseline, a.pass.name)}
 }
 
 // owns reports whether an object belongs to the Baseline, either because its UID is in the inventory or because it has
@@ -183,8 +165,8 @@ func wrongFields(err error) string {
 // explain returns the phase and the message for an error. An error from the API server can repeat values of the
 // object, so the message contains only the names of fields.
 func explain(r ref, user string, err error) (protocol.SetPhase, string) {
-	if f := (*foreignError)(nil); errors.As(err, &f) {
-		return protocol.SetConflict, f.message
+	if f := (*kube.ForeignError)(nil); errors.As(err, &f) {
+		return protocol.SetConflict, f.Message
 	}
 	if names := kube.Rivals(err); len(names) > 0 {
 		return protocol.SetConflict, "another field manager owns a field: " + strings.Join(names, "; ")

@@ -30,8 +30,6 @@ const (
 	maxGracePeriod = 3600 // seconds
 	maxDeadline    = 3600 // seconds
 
-	imageUser = 65532 // the user in the agent's image
-
 	minDigest, maxDigest = 16, 64 // in bytes
 )
 
@@ -172,10 +170,6 @@ func blank(d *appsv1.Deployment) {
 	d.Spec.Replicas, d.Spec.ProgressDeadlineSeconds = nil, nil
 	pod := &d.Spec.Template.Spec
 	copyHubFields(pod, &corev1.PodSpec{Containers: []corev1.Container{{Name: pod.Containers[0].Name}}})
-	if s := pod.SecurityContext; s != nil && s.RunAsUser != nil && *s.RunAsUser == imageUser {
-		// Earlier versions of the hub set this user.
-		s.RunAsUser = nil
-	}
 }
 
 // copyHubFields copies the pod fields that the hub controls. Check accepts any value in these fields. They are also

@@ -39,7 +39,6 @@ const (
 	duration      = 15 * time.Second // how long a Lease lasts without a renewal
 	renewInterval = 5 * time.Second
 	renewDeadline = 10 * time.Second // a leader stops if it has not renewed the Lease for this long
-	askInterval   = 30 * time.Second // how often a leader without a Lease tries to get one
 	lookInterval  = 2 * time.Second  // how often other replicas check the Lease, and how soon a failed renewal is retried
 	callTimeout   = 4 * time.Second
 )
@@ -70,9 +69,7 @@ type Options struct {
 	// restored from a backup. Data that was read before the restore is no longer valid, and this replica is no longer
 	// the leader. Restored may be nil.
 	Restored func()
-	// NeedsLease prevents the replica from becoming the leader if the API server forbids access to Leases.
-	NeedsLease bool
-	Log        logr.Logger
+	Log      logr.Logger
 }
 
 // Election runs the leader election on behalf of one replica.
@@ -98,27 +95,17 @@ func New(o Options) *Election {
 }
 
 // Run takes part in the election until ctx is done, and then releases the Lease.
-//
-// If access to Leases is forbidden, the replica leads without a Lease and periodically tries to get one. Access is
-// forbidden with the manifest of an older Drover version, which has only one replica. However, an API server also
-// briefly forbids all requests after it has started. A replica that has read the Lease before therefore waits until it
-// can read the Lease again.
 func (e *Election) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		lease, err := e.acquire(ctx)
-		switch {
-		case apierrors.IsForbidden(err) && ctx.Err() == nil && !e.options.NeedsLease && e.newest == 0:
-			e.options.Log.Info("leading without a Lease, as the only replica: apply the manifest from the hub to have several",
-				"error", err.Error())
-			e.lead(ctx, nil)
-		case lease != nil:
+		if lease != nil {
 			e.lead(ctx, lease)
-		default:
-			if err != nil && ctx.Err() == nil {
-				e.options.Log.V(1).Info("cannot take the lease", "error", err.Error())
-			}
-			await.Time(ctx, e.options.Look)
+			continue
 		}
+		if err != nil && ctx.Err() == nil {
+			e.options.Log.V(1).Info("cannot take the lease", "error", err.Error())
+		}
+		await.Time(ctx, e.options.Look)
 	}
 }
 
@@ -201,23 +188,15 @@ func (e *Election) spec(before *coordinationv1.LeaseSpec, now time.Time) coordin
 	return spec
 }
 
-// lead leads until the Lease is lost or ctx is done. Without a Lease, it leads until another replica holds one.
+// lead leads until the Lease is lost or ctx is done.
 func (e *Election) lead(ctx context.Context, lease *coordinationv1.Lease) {
 	e.options.Log.Info("leading", "name", e.options.Name)
 	leading, stop := context.WithCancel(ctx)
 	defer stop()
-	if lease != nil {
-		_ = e.observe(lease) // this replica has just written the Lease
-	}
+	_ = e.observe(lease) // this replica has just written the Lease
 	var running sync.WaitGroup
 	running.Go(func() { e.options.Lead(leading) })
-	err := errTaken
-	if lease == nil {
-		lease = e.awaitRight(leading)
-	}
-	if lease != nil {
-		lease, err = e.renew(leading, lease)
-	}
+	lease, err := e.renew(leading, lease)
 	stop()
 	running.Wait()
 	e.options.Follow()
@@ -226,19 +205,6 @@ func (e *Election) lead(ctx context.Context, lease *coordinationv1.Lease) {
 		return
 	}
 	e.options.Log.Info("no longer leading", "error", err.Error())
-}
-
-// awaitRight retries until it can take the Lease. It returns nil if another replica has the Lease or ctx is done.
-func (e *Election) awaitRight(ctx context.Context) *coordinationv1.Lease {
-	for {
-		if await.Time(ctx, askInterval); ctx.Err() != nil {
-			return nil
-		}
-		lease, err := e.acquire(ctx)
-		if lease != nil || err == nil {
-			return lease
-		}
-	}
 }
 
 // renew renews the Lease until it is lost or ctx is done, and returns the reason.
@@ -298,9 +264,6 @@ func (e *Election) update(ctx context.Context, lease *coordinationv1.Lease, now,
 
 // release releases the Lease, so that other replicas do not have to wait until it expires.
 func (e *Election) release(lease *coordinationv1.Lease) {
-	if lease == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	noHolder, second := "", int32(1)

@@ -61,7 +61,7 @@ func (s *Standby) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		elected, end := context.WithCancel(ctx)
 		New(Options{
-			Leases: s.options.Leases, Name: s.options.Name, Look: wait.Jitter(electInterval, electJitter), NeedsLease: true,
+			Leases: s.options.Leases, Name: s.options.Name, Look: wait.Jitter(electInterval, electJitter),
 			Lead: func(ctx context.Context) {
 				if !s.watch(ctx, &serving) {
 					end()

@@ -36,7 +36,7 @@ func writeMaintained(in *input, update *status.Update) {
 	switch {
 	case report == nil || in.member.ByNodeAgent():
 		return
-	case report.Leader || !report.Has(protocol.FeatureSets): // older agents have no leader election
+	case report.Leader:
 		meta.RemoveStatusCondition(conditions, v1.ConditionMaintained)
 		return
 	case in.member.NoLeader.IsZero():

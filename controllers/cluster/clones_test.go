@@ -115,13 +115,6 @@ func TestAgentWithoutALeaderIsReported(t *testing.T) {
 	if c := in.has(v1.ConditionMaintained); c.Type != "" {
 		t.Errorf("Maintained is %+v once a replica leads, want nothing", c)
 	}
-	old := healthy()
-	old.Leader, old.Features = false, nil
-	in.member.Report, in.member.NoLeader = old, in.now.Add(-time.Hour)
-	in.write()
-	if c := in.has(v1.ConditionMaintained); c.Type != "" {
-		t.Errorf("Maintained is %+v for an agent without an election, want nothing", c)
-	}
 }
 
 func TestRestoredMemberIsReportedForADay(t *testing.T) {

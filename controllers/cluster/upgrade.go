@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -72,10 +71,6 @@ func (r *Reconciler) observeAgent(in *input) error {
 // the status.
 func (r *Reconciler) look(in *input, d *protocol.Deployment) (err error) {
 	agent := in.cluster.Status.Agent
-	said := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionAgentUpToDate)
-	if agent.ObservedGeneration == 0 && said != nil && said.Status == metav1.ConditionTrue {
-		agent.ObservedGeneration = said.ObservedGeneration // older managers did not write this field
-	}
 	if in.deployed.want, err = r.manifests.Deployment(r.manifestInput(in)); err != nil {
 		return err
 	}

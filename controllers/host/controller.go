@@ -136,7 +136,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		return r.remove(ctx, in, update)
 	}
 	if !deleted && !slices.Contains(host.Finalizers, v1.FinalizerUninstall) {
-		return ctrl.Result{}, r.setFinalizer(ctx, host, controllerutil.AddFinalizer)
+		return ctrl.Result{}, owned.SetFinalizer(ctx, r.Client, host, v1.FinalizerUninstall, controllerutil.AddFinalizer)
 	}
 	if in.err = r.register(ctx, in, update); in.err == nil {
 		in.err = r.handOver(ctx, in)
@@ -265,11 +265,6 @@ func version(secret *corev1.Secret) string { return string(secret.UID) + "." + s
 
 func secretName(host *v1.Host) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: host.Name + v1.HostInstructionsSecretSuffix}
-}
-
-// setFinalizer patches only the finalizers, because the object's status is written elsewhere.
-func (r *Reconciler) setFinalizer(ctx context.Context, host *v1.Host, change func(client.Object, string) bool) error {
-	return owned.SetFinalizer(ctx, r.Client, host, v1.FinalizerUninstall, change)
 }
 
 // lookAgain returns the time after which the status will change without any event, or zero if it will not change.

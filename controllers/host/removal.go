@@ -19,6 +19,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/status"
@@ -81,7 +82,7 @@ func (r *Reconciler) clean(in *input, report *protocol.HostReport) ctrl.Result {
 }
 
 func (r *Reconciler) release(ctx context.Context, in *input) error {
-	err := r.setFinalizer(ctx, in.host, controllerutil.RemoveFinalizer)
+	err := owned.SetFinalizer(ctx, r.Client, in.host, v1.FinalizerUninstall, controllerutil.RemoveFinalizer)
 	if err == nil {
 		r.Members.Forget(in.member)
 	}

@@ -5,7 +5,6 @@ package delivery
 
 import (
 	"net/http"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -48,8 +47,8 @@ type connection struct {
 	// withheld is true if the Cluster's spec has the ReadOnly profile. In this case, nothing is sent, and existing sets
 	// are removed.
 	withheld bool
-	// old is true if the agent does not support Baselines.
-	old bool
+	// basic is true if the agent supports only basic sets; see protocol.BasicSet.
+	basic bool
 	// leaderless is true if no replica of the agent has been the leader for at least members.LeaderPatience.
 	leaderless bool
 }
@@ -60,7 +59,7 @@ func connectionOf(state members.State, was connection) connection {
 	now.connected, now.leaderless = state.Agents() > 0, !state.NoLeader.IsZero() // a node agent accepts no sets
 	report := state.Report
 	if now.connected && report != nil {
-		now.old = !report.Has(protocol.FeatureBaselines)
+		now.basic = !report.Has(protocol.FeatureBaselines)
 	}
 	switch {
 	case state.Clones != nil:
@@ -97,7 +96,7 @@ func (m *member) takes() bool {
 
 // accepts reports whether a member's agent supports the kind of set that an ID belongs to.
 func (m *member) accepts(id string) bool {
-	return !m.old || id != set.Values && !strings.HasPrefix(id, set.Baseline+"/")
+	return !m.basic || protocol.BasicSet(id)
 }
 
 // entry returns the required set with the given ID, or a zero value if no owner requires it.

@@ -71,10 +71,7 @@ func (o *owner) content(s *set.Set, shared map[string]content) content {
 			return c
 		}
 	}
-	c := content{set: s, applied: &protocol.SetState{ID: s.ID, Digest: s.Digest, Phase: protocol.SetApplied}}
-	if b := s.Baseline; b != nil {
-		c.applied.Baseline = &protocol.BaselineState{Revision: b.Revision, Objects: b.Objects, Healthy: b.Objects}
-	}
+	c := content{set: s, applied: protocol.Applied(s)}
 	shared[s.Digest] = c
 	return c
 }
@@ -178,9 +175,7 @@ type content struct {
 // share returns the state to store for a state that an agent reported. To save memory, it returns the shared state if
 // the agent reports only that the set has been applied.
 func (c content) share(s *protocol.SetState) *protocol.SetState {
-	if c.set != nil && s.Digest == c.set.Digest && s.Phase == protocol.SetApplied && s.Message == "" &&
-		len(s.Objects) == 0 && s.Failed == 0 && s.Namespaces == 0 && len(s.Short) == 0 &&
-		reflect.DeepEqual(s.Baseline, c.applied.Baseline) {
+	if c.set != nil && s.Digest == c.set.Digest && reflect.DeepEqual(s, c.applied) {
 		return c.applied
 	}
 	return s

@@ -32,7 +32,7 @@ func TestTwoTermsInForceAtOnceProveTwoClusters(t *testing.T) {
 		"no process leads for a moment": {
 			[]sighting{{"a", "1"}, {"b", ""}, {"a", "1"}, {"b", ""}}, false,
 		},
-		"processes lead without a Lease, where Leases are forbidden": {
+		"no process leads": {
 			[]sighting{{"a", ""}, {"b", ""}, {"a", ""}, {"b", ""}}, false,
 		},
 		"neither of two terms is seen again": {[]sighting{{"a", "1"}, {"b", "2"}}, false},

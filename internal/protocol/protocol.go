@@ -148,8 +148,7 @@ type Report struct {
 	// Health is the health of the API server, as observed by this replica.
 	Health Health `json:"health"`
 	// Leader reports whether this replica of the agent is the leader. Only the leader watches the member. Other
-	// replicas report only their own state, and the version and health of the API server. An old agent without leader
-	// election reports everything and is not a leader.
+	// replicas report only their own state, and the version and health of the API server.
 	Leader bool `json:"leader,omitempty"`
 	// Restored is the time when this process noticed that the cluster's etcd had been reset to an earlier state. It
 	// is zero if the process has not noticed a reset.

@@ -30,6 +30,9 @@ const FeatureSets = "sets/2"
 // FeatureBaselines in Report.Features means that the agent applies the objects of Baselines.
 const FeatureBaselines = "baselines"
 
+// BasicSet reports whether an agent without FeatureBaselines supports the kind of set that an ID belongs to.
+func BasicSet(id string) bool { return id != set.Values && !strings.HasPrefix(id, set.Baseline+"/") }
+
 // Limits for sets.
 const (
 	// MaxSetObjects is the maximum number of objects that are listed in a SetState.
@@ -138,6 +141,15 @@ type SetState struct {
 	Spent []string `json:"spent,omitempty"`
 	// Baseline is the progress of a Baseline. It is nil for other sets.
 	Baseline *BaselineState `json:"baseline,omitempty"`
+}
+
+// Applied returns the state of a set that has been applied completely, if it has no templates.
+func Applied(s *set.Set) *SetState {
+	state := &SetState{ID: s.ID, Digest: s.Digest, Phase: SetApplied}
+	if b := s.Baseline; b != nil {
+		state.Baseline = &BaselineState{Revision: b.Revision, Objects: b.Objects, Healthy: b.Objects}
+	}
+	return state
 }
 
 // BaselineState is the progress of a Baseline in the member. The agent sends it at most once per second for each

@@ -203,9 +203,7 @@ func writeResult(entry string, result Result) error {
 	}
 	path := filepath.Join(entry, fileReserved)
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if errors.Is(err, fs.ErrNotExist) { // an earlier version of the agent prepared this instruction
-		return WriteDurably(filepath.Join(entry, fileResult), raw)
-	} else if err != nil {
+	if err != nil {
 		return err
 	}
 	if _, err = file.WriteAt(raw, 0); err == nil {

@@ -99,7 +99,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		return ctrl.Result{}, r.absent(ctx, req.NamespacedName)
 	}
 	if object.DeletionTimestamp.IsZero() && !slices.Contains(object.Finalizers, provisionv1.FinalizerHosts) {
-		return ctrl.Result{}, r.setFinalizer(ctx, object, controllerutil.AddFinalizer)
+		return ctrl.Result{}, owned.SetFinalizer(ctx, r.Client, object, provisionv1.FinalizerHosts, controllerutil.AddFinalizer)
 	}
 	in := r.newInput(object)
 	// If this fails, no status is written. It fails only during outages, because the provisioner always has the right
@@ -266,7 +266,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 		in.update.Event(status.Event{Warning: true, Reason: "HostsAway", Action: "Release", Message: fmt.Sprintf(
 			"%d Hosts are not connected. They stay claimed until their agents connect and have cleaned them", away)})
 	}
-	return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, r.setFinalizer(ctx, in.installation, controllerutil.RemoveFinalizer)
+	return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, owned.SetFinalizer(ctx, r.Client, in.installation, provisionv1.FinalizerHosts, controllerutil.RemoveFinalizer)
 }
 
 // absent handles the Hosts, snapshots and restores of an installation that is not in the cache.
@@ -300,11 +300,6 @@ func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedNam
 func takenByName(host *v1.Host, name string) bool {
 	ref := host.Spec.ConsumerRef
 	return ref != nil && ref.Kind == Kind && ref.APIVersion == provisionv1.GroupVersion.String() && ref.Name == name
-}
-
-// setFinalizer patches only the finalizers. The status is written elsewhere.
-func (r *Reconciler) setFinalizer(ctx context.Context, i *provisionv1.ClusterInstallation, change func(client.Object, string) bool) error {
-	return owned.SetFinalizer(ctx, r.Client, i, provisionv1.FinalizerHosts, change)
 }
 
 // Handler enqueues the installations that a change to a Host, Cluster, snapshot or restore may affect. A change to an

@@ -81,7 +81,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		return ctrl.Result{}, r.releaseOrphans(ctx, req.NamespacedName, "")
 	}
 	if machine.DeletionTimestamp.IsZero() && !slices.Contains(machine.Finalizers, infrav1.FinalizerHost) {
-		return ctrl.Result{}, r.setFinalizer(ctx, machine, controllerutil.AddFinalizer)
+		return ctrl.Result{}, owned.SetFinalizer(ctx, r.Client, machine, infrav1.FinalizerHost, controllerutil.AddFinalizer)
 	}
 	if err := r.releaseOrphans(ctx, req.NamespacedName, machine.UID); err != nil {
 		return ctrl.Result{}, err
@@ -187,11 +187,6 @@ func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedNa
 	return errors.Join(errs...)
 }
 
-// setFinalizer patches only the finalizers. The status is written elsewhere.
-func (r *Reconciler) setFinalizer(ctx context.Context, machine *infrav1.DroverMachine, change func(client.Object, string) bool) error {
-	return owned.SetFinalizer(ctx, r.Client, machine, infrav1.FinalizerHost, change)
-}
-
 // remove releases the Host and removes the finalizer from the machine.
 func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, error) {
 	if !slices.Contains(in.machine.Finalizers, infrav1.FinalizerHost) {
@@ -212,7 +207,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 			"Host %s is not connected. It stays claimed until its agent connects and has cleaned it", in.host.Name)})
 	}
 	if done {
-		return status.Readiness{Reason: infrav1.ReasonReleasing, Message: "the Host is given back"}, r.setFinalizer(ctx, in.machine, controllerutil.RemoveFinalizer)
+		return status.Readiness{Reason: infrav1.ReasonReleasing, Message: "the Host is given back"}, owned.SetFinalizer(ctx, r.Client, in.machine, infrav1.FinalizerHost, controllerutil.RemoveFinalizer)
 	}
 	if why == "" {
 		why = fmt.Sprintf("Host %s is being cleaned: %s", in.host.Name, readyMessage(in.host))
