@@ -340,7 +340,6 @@ func counted(nodes int) string {
 	return fmt.Sprintf("%d nodes", nodes)
 }
 
-// listed joins the first few names.
 // fillNodes adds the nodes of the hub's own cluster. A plan without a target upgrades these nodes.
 func (r *previewOptions) fillNodes(ctx context.Context, h *cli.Hub, a *preview) error {
 	scenario := &a.scenario
