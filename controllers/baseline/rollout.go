@@ -37,10 +37,8 @@ func (r *Reconciler) rollOut(ctx context.Context, b *v1.Baseline, d *decision) e
 		patience: patience(b), begins: r.Settled == nil || r.Settled(),
 		name: b.Name, approvals: b.Spec.Approvals,
 	}
-	var err error
-	if s.toApprove, err = rollout.BaselineApprovalRevision(b.UID, d.content.set.Digest, &b.Spec); err != nil {
-		return err
-	}
+	// Without a revision, no approval counts.
+	s.toApprove, _ = rollout.BaselineApprovalRevision(b.UID, d.content.set.Digest, &b.Spec)
 	if last := r.turns.of(name, s.current); last != nil { // the write of the status may be delayed
 		s.turns, s.busy, s.waves = last.members, last.busy, last.waves
 	} else if b.Status.Revision == s.current {
@@ -53,6 +51,7 @@ func (r *Reconciler) rollOut(ctx context.Context, b *v1.Baseline, d *decision) e
 		}
 	}
 	if s.complete != s.current && slices.ContainsFunc(members, s.lacks) {
+		var err error
 		if d.complete, err = r.completeContent(ctx, b); err != nil {
 			return err
 		}

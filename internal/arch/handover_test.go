@@ -45,7 +45,7 @@ func unhanded() map[string]returns {
 		"controllers/baseline.Reconciler.read":            {3, kept},
 		"controllers/baseline.Reconciler.readSource":      {2, kept},
 		"controllers/baseline.Reconciler.resolve":         {4, kept},
-		"controllers/baseline.Reconciler.rollOut":         {3, kept},
+		"controllers/baseline.Reconciler.rollOut":         {2, kept},
 		"controllers/baseline.Reconciler.slots":           {1, kept},
 		"controllers/baseline.Values.Use":                 {1, kept},
 		"controllers/baseline.Values.deliver":             {2, kept},
