@@ -37,9 +37,12 @@ user that applies it.`,
 
 // gatedOf returns the parts of a Baseline that an approval depends on.
 func gatedOf(b *v1.Baseline) cli.Gated {
+	fleet := rollout.FleetPlan{Baseline: b.Name, Pace: rollout.PaceOfBaseline(&b.Spec.BaselinePace)}
 	return cli.Gated{
-		Observed: b.Status.ObservedGeneration, Message: rowOf(b).Message, Waves: b.Status.Waves, Target: b.Target(),
-		Rollout:   rollout.FleetPlan{Baseline: b.Name, Pace: rollout.PaceOfBaseline(&b.Spec.BaselinePace)},
+		Observed: b.Status.ObservedGeneration, Message: rowOf(b).Message, Waves: b.Status.Waves, Names: fleet.WaveNames(),
+		InWave: func(clusters []v1.Cluster, wave string) ([]string, error) {
+			return fleet.InWave(b.Target(), clusters, wave)
+		},
 		Approvals: &b.Spec.Approvals,
 	}
 }

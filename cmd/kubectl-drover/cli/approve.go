@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -19,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/rollout"
 )
 
 // approvalManager is the field manager of approvals and overrides. Its name must not begin with "kubectl", because Flux
@@ -31,9 +29,9 @@ type Gated struct {
 	Observed int64 // the generation that the status describes
 	Message  string
 	Waves    []v1.WaveStatus
-	Target   v1.ClusterTarget
-	// Rollout is the plan of the Clusters' waves. It needs no revision.
-	Rollout   rollout.FleetPlan
+	// Names lists the names of all waves, and InWave returns the names of the Clusters in a wave.
+	Names     []string
+	InWave    func(clusters []v1.Cluster, wave string) ([]string, error)
 	Approvals *[]v1.Approval
 }
 
@@ -178,12 +176,8 @@ func (a *approveOptions[P]) completeWaves(c *cobra.Command, args []string, start
 // setApproval adds an approval. It replaces an earlier approval of the same wave, and removes the approvals of waves
 // that no longer exist, because the number of approvals is limited.
 func setApproval(g Gated, entry v1.Approval) {
-	waves := []string{rollout.Rest}
-	for _, w := range g.Rollout.Pace.Waves {
-		waves = append(waves, w.Name)
-	}
 	approvals := slices.DeleteFunc(slices.Clone(*g.Approvals), func(a v1.Approval) bool {
-		return a.Wave == entry.Wave || !slices.Contains(waves, a.Wave)
+		return a.Wave == entry.Wave || !slices.Contains(g.Names, a.Wave)
 	})
 	*g.Approvals = append(approvals, entry)
 }
@@ -194,30 +188,16 @@ func inWave(ctx context.Context, h *Hub, g Gated, wave string) (string, error) {
 	if err := h.List(ctx, &clusters, h.InWorkspace()); err != nil {
 		return "", fmt.Errorf("list clusters of %s: %w", h.Workspace, err)
 	}
-	var all []rollout.Cluster
-	for i := range clusters.Items {
-		c := &clusters.Items[i]
-		selected, err := g.Target.Selects(c.Name, c.Labels)
-		if err != nil {
-			return "", err
-		}
-		all = append(all, rollout.Cluster{Name: c.Name, Labels: c.Labels, Selected: selected})
-	}
-	slices.SortFunc(all, func(a, b rollout.Cluster) int { return strings.Compare(a.Name, b.Name) })
-	fleet, err := rollout.NewFleet(all, g.Rollout, time.Now())
-	if err != nil {
+	names, err := g.InWave(clusters.Items, wave)
+	switch {
+	case err != nil:
 		return "", err
-	}
-	var names []string
-	for i := range all {
-		if fleet.WaveOf(i) == wave {
-			names = append(names, all[i].Name)
-		}
-	}
-	if len(names) == 0 {
+	case len(names) == 0:
 		return "no cluster yet", nil
+	case len(names) == 1:
+		return "1 cluster (" + names[0] + ")", nil
 	}
-	return fmt.Sprintf("%s (%s)", rollout.Clusters(len(names)), Listed(names)), nil
+	return fmt.Sprintf("%d clusters (%s)", len(names), Listed(names)), nil
 }
 
 // Listed returns the first names of a list.

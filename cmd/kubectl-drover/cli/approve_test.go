@@ -8,13 +8,11 @@ import (
 	"testing"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/rollout"
 )
 
 func TestAnApprovalReplacesItsPredecessorAndRemovesApprovalsOfFormerWaves(t *testing.T) {
 	var approvals []v1.Approval
-	g := Gated{Approvals: &approvals}
-	g.Rollout.Pace.Waves = []rollout.Wave{{Name: "canary"}, {Name: "prod"}}
+	g := Gated{Approvals: &approvals, Names: []string{"canary", "prod", "rest"}}
 	for _, wave := range []string{"former", "canary", "prod", "rest"} {
 		approvals = append(approvals, v1.Approval{Wave: wave, Revision: "1"})
 	}

@@ -40,9 +40,13 @@ user that applies it.`,
 // gatedOf returns the parts of a plan that an approval depends on.
 func gatedOf(p *v1.Plan) cli.Gated {
 	_, message := stateOf(p)
+	fleet := rollout.FleetPlan{Name: p.Name, Pace: rollout.PaceOf(&p.Spec)}
 	return cli.Gated{
-		Observed: p.Status.ObservedGeneration, Message: message, Waves: p.Status.Waves, Target: p.Target(),
-		Rollout: rollout.FleetPlan{Name: p.Name, Pace: rollout.PaceOf(&p.Spec)}, Approvals: &p.Spec.Approvals,
+		Observed: p.Status.ObservedGeneration, Message: message, Waves: p.Status.Waves, Names: fleet.WaveNames(),
+		InWave: func(clusters []v1.Cluster, wave string) ([]string, error) {
+			return fleet.InWave(p.Target(), clusters, wave)
+		},
+		Approvals: &p.Spec.Approvals,
 	}
 }
 
