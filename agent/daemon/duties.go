@@ -147,6 +147,8 @@ func capabilities(profile v1.AgentProfile) protocol.Capabilities {
 		return protocol.Capabilities{Features: []string{protocol.FeatureSets}, Profile: string(profile)}
 	}
 	return protocol.Capabilities{
-		Features: []string{protocol.FeatureSets, protocol.FeaturePlans, protocol.FeatureBaselines},
+		Features: []string{
+			protocol.FeatureSets, protocol.FeaturePlans, protocol.FeatureBaselines, protocol.FeatureUpgradeChecks,
+		},
 	}
 }

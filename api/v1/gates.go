@@ -87,8 +87,8 @@ type GateStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	Started string `json:"started,omitempty"`
 
-	// findings lists up to 10 findings of the upgrade checks, sorted by cluster. With Enforce, it contains only findings
-	// that keep the plan from starting.
+	// findings lists up to 10 findings of the upgrade checks, sorted by cluster, and on the hub up to 2 findings of
+	// each Cluster. The findings of a member that has completed the plan are only in the member.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=10
@@ -145,6 +145,8 @@ type OverrideStatus struct {
 const (
 	// MaxFindings is the maximum number of findings that a status lists.
 	MaxFindings = 10
+	// MaxMemberFindings is the maximum number of findings of one member that the hub keeps for a Plan.
+	MaxMemberFindings = 2
 	// MaxOverrideClusters is the maximum number of Clusters that an override lists.
 	MaxOverrideClusters = 100
 

@@ -142,8 +142,9 @@ func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) 
 // deliver passes each member's set to the delivery store.
 func (r *Reconciler) deliver(s *scope) {
 	type variant struct {
-		what   rollout.Delivery
-		checks string // that are overridden
+		what    rollout.Delivery
+		checks  string // that are overridden
+		ungated bool   // whether the member's Plans have no gates
 	}
 	made := map[variant]*set.Set{}
 	sets := map[types.NamespacedName]*set.Set{}
@@ -152,11 +153,11 @@ func (r *Reconciler) deliver(s *scope) {
 		if what == rollout.DeliverNothing {
 			continue
 		}
-		v := variant{what, s.overriddenChecks(s.clusters[i].Name)}
+		v := variant{what, s.overriddenChecks(s.clusters[i].Name), s.members[i].state.Unchecked}
 		if what == rollout.DeliverUnchanged {
 			made[v] = delivery.Unchanged(set.ID(set.Plan, s.plan.Name))
 		} else if made[v] == nil {
-			made[v] = s.made(what == rollout.DeliverPaused, v.checks)
+			made[v] = s.made(what == rollout.DeliverPaused, v.ungated, v.checks)
 		}
 		sets[client.ObjectKeyFromObject(s.members[i].object)] = made[v]
 	}
@@ -179,8 +180,8 @@ func (s *scope) delivery(i int) rollout.Delivery {
 // made returns the set of a plan. If the set cannot be built, made returns a placeholder that makes members keep their
 // current set. Each plan must declare a set for each of its members, because the store does not remove unwanted objects
 // from members until all owners have declared their sets.
-func (s *scope) made(paused bool, overridden string) *set.Set {
-	made, err := s.set(paused, overridden)
+func (s *scope) made(paused, ungated bool, overridden string) *set.Set {
+	made, err := s.set(paused, ungated, overridden)
 	if err != nil {
 		s.fail(v1.ReasonDeliveryFailed, err.Error(), true)
 		return delivery.Unchanged(set.ID(set.Plan, s.plan.Name))
@@ -188,8 +189,9 @@ func (s *scope) made(paused bool, overridden string) *set.Set {
 	return made
 }
 
-// set returns the set that contains the Plan for members, together with copies of the Plan's Secrets.
-func (s *scope) set(paused bool, overridden string) (*set.Set, error) {
+// set returns the set that contains the Plan for members, together with copies of the Plan's Secrets. The Plan for
+// members whose agents do not know gates has none, because they would refuse it.
+func (s *scope) set(paused, ungated bool, overridden string) (*set.Set, error) {
 	plan := &v1.Plan{Spec: *s.spec.DeepCopy()}
 	plan.SetGroupVersionKind(v1.GroupVersion.WithKind("Plan"))
 	plan.Namespace, plan.Name = v1.PlansNamespace, s.plan.Name
@@ -198,6 +200,9 @@ func (s *scope) set(paused bool, overridden string) (*set.Set, error) {
 		plan.Annotations[v1.AnnotationOverrides] = overridden
 	}
 	plan.Spec.Paused = plan.Spec.Paused || paused
+	if ungated {
+		plan.Spec.Gates = nil
+	}
 	object, err := set.Object(plan)
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/internal/upgradecheck"
 )
 
 // overriddenChecks returns the names of the checks that are overridden in a Cluster for the plan's current revision,
@@ -25,12 +26,33 @@ func (s *scope) overriddenChecks(cluster string) string {
 	return strings.Join(checks, ",")
 }
 
+// enforced reports whether members whose agents do not know the gates of a plan must not start the plan.
+func enforced(g *v1.PlanGates) bool {
+	return g != nil && g.UpgradeChecks != v1.UpgradeChecksReport && g.UpgradeChecks != v1.UpgradeChecksDisabled
+}
+
+// blind returns a finding for a member whose agent does not check it, or nil if the agent does, if the plan is not
+// checked, or if the member has completed the plan.
+func (s *scope) blind(i int) *v1.UpgradeFinding {
+	c, g := &s.clusters[i], s.plan.Spec.Gates
+	if !s.members[i].state.Unchecked || !c.Selected || c.Claim != nil && c.Claim.Complete != nil ||
+		g != nil && g.UpgradeChecks == v1.UpgradeChecksDisabled || !upgradecheck.Applies(s.spec.Version) {
+		return nil
+	}
+	return &v1.UpgradeFinding{Cluster: c.Name, Check: v1.CheckUpgradeChecks,
+		Cause: "not checked: its agent is too old (AgentTooOld)", Remedy: "upgrade the agent"}
+}
+
 // gates writes the members' findings and the overrides into the status. It returns the overrides that have been added
 // since the status had the given gates.
 func (s *scope) gates(before *v1.GateStatus, now metav1.Time) (added []v1.OverrideStatus) {
 	var is v1.GateStatus
 	is.Overrides, added = s.overrides(before, now)
+	var blind []v1.UpgradeFinding
 	for i := range s.clusters {
+		if f := s.blind(i); f != nil {
+			blind = append(blind, *f)
+		}
 		said := s.current(i)
 		if said == nil || said.Gates == nil {
 			continue
@@ -40,6 +62,7 @@ func (s *scope) gates(before *v1.GateStatus, now metav1.Time) (added []v1.Overri
 			is.Findings = append(is.Findings, f)
 		}
 	}
+	is.Findings = append(is.Findings, blind[:min(len(blind), v1.MaxFindings-len(is.Findings))]...)
 	s.plan.Status.Gates = nil
 	if len(is.Findings)+len(is.Overrides) == 0 {
 		return added

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/plan"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -136,6 +137,31 @@ func TestMemberThatCannotBeUpgradedSafelyIsShownAndOverridden(t *testing.T) {
 		}
 		if g := s.read().Status.Gates; g != nil {
 			t.Errorf("after a change the gates are %+v, want that the override has expired", g)
+		}
+	})
+	t.Run("members whose agents do not check them start only without gates, and are listed", func(t *testing.T) {
+		s := newFixture(t, env, "a")
+		s.members["a"] = plan.MemberState{Connected: true, Reported: true, Unchecked: true}
+		enforce := &v1.PlanGates{UpgradeChecks: v1.UpgradeChecksEnforce}
+		s.plan(func(spec *v1.PlanSpec) { spec.Gates = enforce })
+		s.reconcile()
+		message := s.expect(v1.ReasonHeld)
+		if s.claim("a") != nil || !strings.Contains(message, "AgentTooOld") ||
+			!strings.Contains(message, "upgrade the agent") {
+			t.Errorf("a has the claim %+v, message %q, want no claim, AgentTooOld and the remedy", s.claim("a"), message)
+		}
+		s.change(func(spec *v1.PlanSpec) { spec.Gates = nil })
+		s.reconcile()
+		want := v1.UpgradeFinding{Cluster: "a", Check: v1.CheckUpgradeChecks,
+			Cause: "not checked: its agent is too old (AgentTooOld)", Remedy: "upgrade the agent"}
+		if g := s.read().Status.Gates; s.claim("a") == nil || g == nil ||
+			!slices.Equal(g.Findings, []v1.UpgradeFinding{want}) {
+			t.Errorf("without gates a has the claim %+v, the gates are %+v, want a claim and %+v", s.claim("a"), g, want)
+		}
+		s.change(func(spec *v1.PlanSpec) { spec.Gates = enforce })
+		s.reconcile()
+		if s.given("a").Spec.Gates != nil || s.given("a").Spec.Paused {
+			t.Errorf("a is given %+v, want a plan that continues without gates, because its CRD has none", s.given("a").Spec)
 		}
 	})
 	t.Run("the status lists at most ten findings", func(t *testing.T) {

@@ -182,7 +182,7 @@ func (r *Reconciler) gatherClusters(ctx context.Context, s *scope) error {
 		}
 		m := observedMember{object: object, state: r.State(s.plan.Name, client.ObjectKeyFromObject(object))}
 		s.members = append(s.members, m)
-		s.clusters = append(s.clusters, observe(s.plan.Name, m, selected, r.Now()))
+		s.clusters = append(s.clusters, observe(s.plan, m, selected, r.Now()))
 	}
 	unsettled := r.unsettled(s)
 	for i := range s.clusters {
@@ -195,9 +195,10 @@ func (r *Reconciler) gatherClusters(ctx context.Context, s *scope) error {
 }
 
 // observe returns a Cluster in the form that the planner uses.
-func observe(plan string, m observedMember, selected bool, now time.Time) rollout.Cluster {
+func observe(plan *v1.Plan, m observedMember, selected bool, now time.Time) rollout.Cluster {
 	c := rollout.Cluster{
-		Name: m.object.Name, Labels: m.object.Labels, Selected: selected, Claim: readClaim(m.object, plan), Hold: m.state.Hold, Status: rollout.StatusOf(m.state.Status),
+		Name: m.object.Name, Labels: m.object.Labels, Selected: selected, Claim: readClaim(m.object, plan.Name),
+		Hold: m.state.Hold, Status: rollout.StatusOf(m.state.Status),
 		Unreported: unreported(m.state),
 	}
 	switch {
@@ -216,6 +217,10 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 		c.Away = "its agent is too old to run plans; upgrade it"
 	case !m.state.Silent.IsZero() && now.Sub(m.state.Silent) > silence:
 		c.Away, c.AwaySince = "its agent has not said how its plans are since "+m.state.Silent.UTC().Format(time.RFC3339), m.state.Silent
+	}
+	if m.state.Unchecked && enforced(plan.Spec.Gates) {
+		// The member's work continues, but it does not start.
+		c.Hold = "AgentTooOld: its agent cannot check the gates of the plan; upgrade the agent"
 	}
 	if c.Away != "" && c.AwaySince.IsZero() && c.Claim != nil {
 		c.AwaySince = c.Claim.Since // an agent that refuses the plan keeps refusing it until a user acts

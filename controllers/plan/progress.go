@@ -29,6 +29,9 @@ type MemberState struct {
 	// Refuses is the reason why the member's agent runs no plans: ReasonAgentTooOld, ReasonAgentReadOnly, or
 	// ReasonIdentityMismatch if two clusters share the identity. It is empty if the agent runs plans or is not connected.
 	Refuses string
+	// Unchecked is true if the connected agent does not check the member before a plan starts, and its Plans have no
+	// gates.
+	Unchecked bool
 	// Reported is true if the agent has reported all its plans and continues to report changes. Otherwise, Hold and
 	// Status may be outdated or empty.
 	Reported bool
@@ -57,12 +60,13 @@ type Progress struct {
 
 // progress contains the reports of one member.
 type progress struct {
-	runs    bool   // whether the member is connected with an agent that runs plans, unless refuses is set
-	refuses string // see MemberState.Refuses
-	synced  bool
-	silent  time.Time // when this leader started waiting for a full report
-	hold    string
-	states  map[string]*v1.PlanStatus
+	runs      bool   // whether the member is connected with an agent that runs plans, unless refuses is set
+	refuses   string // see MemberState.Refuses
+	unchecked bool   // see MemberState.Unchecked
+	synced    bool
+	silent    time.Time // when this leader started waiting for a full report
+	hold      string
+	states    map[string]*v1.PlanStatus
 }
 
 // NewProgress returns an empty Progress. state returns the state of a member's connection.
@@ -89,7 +93,7 @@ func (p *Progress) State(plan string, member types.NamespacedName) MemberState {
 	connection := p.state(member)
 	state := MemberState{Connected: connection.Connected()}
 	if state.Connected && connection.Report != nil {
-		state.Refuses = refusal(connection.Report)
+		state.Refuses, state.Unchecked = refusal(connection.Report), unchecked(connection.Report)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,6 +124,7 @@ func (p *Progress) Start(ctx context.Context) error {
 func (p *Progress) Changed(member types.NamespacedName) {
 	state := p.state(member)
 	runs, refuses := state.Connected() && state.Report != nil, ""
+	blind := runs && unchecked(state.Report)
 	if runs {
 		refuses = refusal(state.Report)
 	}
@@ -128,8 +133,8 @@ func (p *Progress) Changed(member types.NamespacedName) {
 	}
 	p.mu.Lock()
 	m := p.memberLocked(member)
-	changed := runs != m.runs || refuses != m.refuses
-	m.runs, m.refuses = runs, refuses
+	changed := runs != m.runs || refuses != m.refuses || blind != m.unchecked
+	m.runs, m.refuses, m.unchecked = runs, refuses, blind
 	p.lookLocked(m)
 	p.dropLocked(member)
 	listeners := p.onMember
@@ -243,11 +248,19 @@ func (m *progress) keepLocked(state *protocol.PlanState) bool {
 	}
 	status := &state.Status
 	status.Conditions = slices.DeleteFunc(status.Conditions, func(c metav1.Condition) bool { return c.Type != v1.ConditionComplete })
+	if len(status.Conditions) > 0 && status.Conditions[0].Status == metav1.ConditionTrue {
+		status.Gates = nil // the findings concern the cluster as it was before the plan
+	}
 	if m.states == nil {
 		m.states = map[string]*v1.PlanStatus{}
 	}
 	m.states[state.Name] = status
 	return was == nil || !reflect.DeepEqual(was, status)
+}
+
+// unchecked reports whether an agent that runs plans does not check the member before a plan starts.
+func unchecked(r *protocol.Report) bool {
+	return refusal(r) == "" && !r.Has(protocol.FeatureUpgradeChecks)
 }
 
 // refusal returns the reason why an agent runs no plans, or "" if the agent runs plans.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -63,6 +64,7 @@ func hold(reason string) *protocol.PlanEvent {
 
 func TestProgress(t *testing.T) {
 	able := protocol.Capabilities{Features: []string{protocol.FeaturePlans}}
+	checks := protocol.Capabilities{Features: []string{protocol.FeaturePlans, protocol.FeatureUpgradeChecks}}
 	for name, test := range map[string]func(*testing.T, *observed){
 		"what was reported stays while the member is away, and what comes later replaces all": func(t *testing.T, o *observed) {
 			o.lead()
@@ -95,6 +97,25 @@ func TestProgress(t *testing.T) {
 			o.disconnect()
 			if want := []string{"member a", "member a", "plan k3s", "plan k3s", "member a", "plan k3s", "member a", "member a"}; !slices.Equal(o.changed, want) {
 				t.Errorf("woken: %q, want %q", o.changed, want)
+			}
+		},
+		"an agent reports whether it checks the member": func(t *testing.T, o *observed) {
+			o.connect(able)
+			o.expect("older", func(s plan.MemberState) bool { return s.Unchecked && s.Refuses == "" })
+			o.connect(checks)
+			o.expect("newer", func(s plan.MemberState) bool { return !s.Unchecked })
+			if want := []string{"member a", "member a"}; !slices.Equal(o.changed, want) {
+				t.Errorf("woken: %q, want %q", o.changed, want)
+			}
+		},
+		"the findings are dropped when the plan is complete": func(t *testing.T, o *observed) {
+			o.connect(checks)
+			for status, want := range map[metav1.ConditionStatus]bool{metav1.ConditionFalse: true, metav1.ConditionTrue: false} {
+				event := stateOf("k3s", "1")
+				event.State.Status.Gates = &v1.GateStatus{Findings: []v1.UpgradeFinding{{Check: "NodesReady"}}}
+				event.State.Status.Conditions = []metav1.Condition{{Type: v1.ConditionComplete, Status: status}}
+				o.Synced(o.member, []*protocol.PlanEvent{event})
+				o.expect("complete is "+string(status), func(s plan.MemberState) bool { return (s.Status.Gates != nil) == want })
 			}
 		},
 		"an agent that is too old, or may run none, refuses and is not silent": func(t *testing.T, o *observed) {

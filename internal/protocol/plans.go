@@ -18,6 +18,10 @@ import (
 // feature "plans" and a separate stream.
 const FeaturePlans = "plans/2"
 
+// FeatureUpgradeChecks in Report.Features means that the agent checks the member before a Plan starts there, and that
+// Plans in the member can have gates.
+const FeatureUpgradeChecks = "upgrade-checks"
+
 // PlanEvent is an event about Plans in a Line. Exactly one of its fields is set.
 type PlanEvent struct {
 	// Hold describes whether the member currently runs Plans. It is sent as the first event and after each change.
@@ -86,13 +90,13 @@ func (s *PlanState) Bound() {
 	}
 }
 
-// findings keeps only the findings that the schema of Plans accepts.
+// findings keeps only a few findings, which the schema of Plans accepts.
 func findings(all []v1.UpgradeFinding) []v1.UpgradeFinding {
 	var kept []v1.UpgradeFinding
-	for _, f := range all[:min(len(all), v1.MaxFindings)] {
+	for _, f := range all[:min(len(all), v1.MaxMemberFindings)] {
 		kept = append(kept, v1.UpgradeFinding{
 			Check: Cut(printable(f.Check, ""), maxText), Object: Cut(printable(f.Object, ""), maxObject),
-			Cause: Cut(printable(f.Cause, ""), maxMessage), Remedy: Cut(printable(f.Remedy, ""), maxMessage),
+			Cause: Cut(printable(f.Cause, ""), maxObject), Remedy: Cut(printable(f.Remedy, ""), maxObject),
 		})
 	}
 	return kept

@@ -32,10 +32,10 @@ func TestGatesOfAMemberAreReducedToTheirFindings(t *testing.T) {
 	t.Parallel()
 	found := v1.UpgradeFinding{Check: "NodesReady", Cause: "it is not ready"}
 	s := protocol.PlanState{Status: v1.PlanStatus{Gates: &v1.GateStatus{Started: "h", Revision: "r",
-		Findings: []v1.UpgradeFinding{found}, Overrides: []v1.OverrideStatus{{Check: "NodesReady"}}}}}
+		Findings: []v1.UpgradeFinding{found, found, found}, Overrides: []v1.OverrideStatus{{Check: "NodesReady"}}}}}
 	s.Bound()
-	if want := (v1.GateStatus{Findings: []v1.UpgradeFinding{found}}); !reflect.DeepEqual(*s.Status.Gates, want) {
-		t.Errorf("the hub gets the gates %+v, want only the findings", *s.Status.Gates)
+	if want := (v1.GateStatus{Findings: []v1.UpgradeFinding{found, found}}); !reflect.DeepEqual(*s.Status.Gates, want) {
+		t.Errorf("the hub gets the gates %+v, want only the first two findings", *s.Status.Gates)
 	}
 }
 

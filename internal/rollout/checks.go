@@ -166,8 +166,13 @@ func (f *Fleet) awaitSafety() Wait {
 	if first.Status != nil && first.Status.Reason == v1.ReasonUpgradeUnsafe && first.Status.Message != "" {
 		message = first.Status.Message
 	}
+	lost := ""
+	if first.Away != "" {
+		lost = fmt.Sprintf(". To continue without this cluster, because %s, label it %s=%s", first.Away,
+			v1.PlanLabel(f.plan.Name), v1.PlanDisabled)
+	}
 	return Wait{Reason: v1.ReasonUpgradeUnsafe, Message: fmt.Sprintf(
 		"%s cannot be upgraded safely. Cluster %s: %s. \"kubectl drover plan check %s\" lists all findings. The plan starts "+
-			"there when the checks pass, or after \"kubectl drover plan override %s\"",
-		Clusters(refusing), first.Name, message, f.plan.Name, f.plan.Name)}
+			"there when the checks pass, or after \"kubectl drover plan override %s\"%s",
+		Clusters(refusing), first.Name, message, f.plan.Name, f.plan.Name, lost)}
 }

@@ -372,7 +372,11 @@ func TestRefusedMembersHoldTheirWaveWithoutASlot(t *testing.T) {
 				t.Errorf("step %q, wait %+v, want step %q, reason %q", step, d.Wait, tt.step, tt.reason)
 			}
 			if d.Wait.Reason == v1.ReasonUpgradeUnsafe {
-				for _, part := range []string{"Cluster a", `"kubectl drover plan check p"`, `"kubectl drover plan override p"`} {
+				parts := []string{"Cluster a", `"kubectl drover plan check p"`, `"kubectl drover plan override p"`}
+				if tt.first.Away != "" {
+					parts = append(parts, "because "+tt.first.Away+", label it "+v1.PlanLabel("p")+"="+v1.PlanDisabled)
+				}
+				for _, part := range parts {
 					if !strings.Contains(d.Wait.Message, part) {
 						t.Errorf("the message is %q, want that it contains %q", d.Wait.Message, part)
 					}

@@ -50,7 +50,7 @@ func HealthyReport() protocol.Report {
 			Capacity: map[string]string{"cpu": "12", "memory": "48Gi"}, Allocatable: map[string]string{"cpu": "11"}, Requested: map[string]string{"cpu": "3"}},
 		Health: protocol.Health{Healthy: true},
 		Capabilities: protocol.Capabilities{Features: []string{
-			protocol.FeatureSets, protocol.FeaturePlans, protocol.FeatureBaselines,
+			protocol.FeatureSets, protocol.FeaturePlans, protocol.FeatureBaselines, protocol.FeatureUpgradeChecks,
 		}},
 	}
 }

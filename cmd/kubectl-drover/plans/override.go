@@ -102,7 +102,12 @@ func (a *overrideOptions) choose(plan *v1.Plan) error {
 				"use --all", plan.Namespace, plan.Name, v1.MaxFindings)
 		}
 		for _, f := range plan.Status.Gates.Findings {
-			if f.Cluster != "" && slices.Contains(a.checks, f.Check) {
+			switch {
+			case !slices.Contains(a.checks, f.Check):
+			case f.Cluster == "": // the plan upgrades the hub's own cluster
+				a.clusters = nil
+				return nil
+			default:
 				a.clusters = append(a.clusters, f.Cluster)
 			}
 		}
@@ -113,9 +118,13 @@ func (a *overrideOptions) choose(plan *v1.Plan) error {
 		case len(o.Clusters) == 0: // the check is overridden in all clusters
 			a.clusters = nil
 			return nil
-		case len(a.clusters) > 0:
+		default:
 			a.clusters = append(a.clusters, o.Clusters...)
 		}
+	}
+	if len(a.clusters) == 0 {
+		return fmt.Errorf("the status of plan %s/%s does not list the clusters in which %s has findings: name them with "+
+			"--cluster, or use --all", plan.Namespace, plan.Name, strings.Join(a.checks, ", "))
 	}
 	slices.Sort(a.clusters)
 	if a.clusters = slices.Compact(a.clusters); len(a.clusters) > v1.MaxOverrideClusters {
@@ -134,7 +143,7 @@ func overridable(plan *v1.Plan, checks []string) error {
 			"spec.gates.upgradeChecks to Disabled", v1.CheckUpgradeChecks)
 	}
 	known := checksOf(plan)
-	all := plan.Status.Gates != nil && len(plan.Status.Gates.Findings) < v1.MaxFindings // the status lists all findings
+	all := plan.Status.Gates != nil && complete(plan.Status.Gates.Findings)
 	for _, check := range checks {
 		if !slices.Contains(known, check) && (all || len(known) == 0 || !slices.Contains(upgradecheck.Checks(), check)) {
 			hint := "there is nothing to override"
@@ -150,6 +159,18 @@ func overridable(plan *v1.Plan, checks []string) error {
 		return fmt.Errorf("plan %s/%s has no revision to override: %s", plan.Namespace, plan.Name, message)
 	}
 	return nil
+}
+
+// complete reports whether a status lists all findings.
+func complete(findings []v1.UpgradeFinding) bool {
+	of := map[string]int{}
+	for i := range findings {
+		name := findings[i].Cluster
+		if of[name]++; name != "" && of[name] >= v1.MaxMemberFindings {
+			return false
+		}
+	}
+	return len(findings) < v1.MaxFindings
 }
 
 // checksOf returns the names of the checks that have findings and can be overridden, or are overridden.

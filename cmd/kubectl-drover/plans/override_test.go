@@ -42,6 +42,10 @@ func TestChecksAreOverridden(t *testing.T) {
 	want(cli.ExitError, []string{"the check UpgradeChecks cannot be overridden"}, "--check", "NodesReady,UpgradeChecks",
 		"--reason", reason)
 	want(cli.ExitError, []string{"use one of NodesReady, RemovedAPIs\n"}, "--check", "Other", "--reason", reason)
+	want(cli.ExitError, []string{"does not list the clusters in which NodeCapacity has findings"},
+		"--check", "NodeCapacity", "--reason", reason)
+	want(cli.ExitError, []string{"on the clusters c, for"},
+		"--check", "NodeCapacity", "--cluster", "c", "--reason", reason)
 	want(cli.ExitError, []string{"override NodesReady of plan " + workspace + "/k3s on the clusters a, for", revision,
 		`because "` + reason + `"`, "a/NodesReady node/x: it is not ready", "Confirm with --yes"},
 		"--check", "NodesReady", "--reason", reason)

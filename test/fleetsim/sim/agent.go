@@ -203,7 +203,7 @@ func (a *agent) reportLocked() protocol.Report {
 		},
 		Health: protocol.Health{Healthy: true}, Leader: true,
 		Capabilities: protocol.Capabilities{Features: []string{
-			protocol.FeatureSets, protocol.FeaturePlans, protocol.FeatureBaselines,
+			protocol.FeatureSets, protocol.FeaturePlans, protocol.FeatureBaselines, protocol.FeatureUpgradeChecks,
 		}},
 	}
 }
