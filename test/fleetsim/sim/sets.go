@@ -118,7 +118,7 @@ type received struct {
 const maxDecoded = 64
 
 // decoded keeps sets that were decoded. Most members receive the same sets, and in a real fleet each agent decodes them
-// on a machine of its own.
+// on its own machine.
 type decoded struct {
 	mu   sync.Mutex // guards sets
 	sets map[[sha256.Size]byte]received
