@@ -56,6 +56,7 @@ type Override struct {
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Clusters []string `json:"clusters,omitempty"`
 
 	// overriddenBy is the name of the user who decides. It must be the name of the user who adds the entry, and must be 1
