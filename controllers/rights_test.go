@@ -62,7 +62,7 @@ func TestRights(t *testing.T) {
 	r := newRightsWorld(t, rand.New(rand.NewPCG(*seed, 1)))
 	r.left = left
 	r.begin()
-	granted := 0
+	granted := r.granted
 	for i := range *rounds {
 		done := r.round()
 		t.Logf("%d: %s; %d of %d granted", i, done, r.granted, len(people)*len(questions()))
@@ -85,8 +85,20 @@ func (r *rightsWorld) begin() {
 			act()
 		}
 	}
+	for !r.grants() { // or the member's answers would only be compared with refusals
+		r.actTemplate()
+		r.actClusterBinding()
+	}
 	r.disturbed = true // objects may be created in any order
 	r.agree(model{r.now})
+}
+
+// grants reports whether any user has a right in the member now.
+func (r *rightsWorld) grants() bool {
+	now := model{r.inMember()}
+	return slices.ContainsFunc(people, func(who person) bool {
+		return slices.ContainsFunc(questions(), func(what question) bool { return now.allows(who, what, time.Now()) })
+	})
 }
 
 // rightsWorld is a hub and a member with separate API servers, and the real controllers and a real agent between them.
