@@ -256,7 +256,8 @@ type DroverMachineStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// initialization reports whether the infrastructure has been provisioned. Cluster API waits until it has been.
+	// initialization reports whether the infrastructure has been provisioned. Cluster API waits until provisioning is
+	// complete.
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 
