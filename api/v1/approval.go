@@ -24,16 +24,17 @@ type Approval struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Wave string `json:"wave"`
 
-	// revision is the approved revision, as shown in status.waves. It depends on the UID and the whole spec except paused,
-	// approvals and overrides, on the version of a Plan, on the content of the Secrets in a Plan that do not set
-	// ignoreUpdates, and on the objects of a Baseline. The approval is not valid for any other revision.
+	// revision is the approved revision, as shown in status.waves. It is a digest of the object's UID and of its spec,
+	// except for the fields paused, approvals and overrides. For a Plan, the digest also covers the version, and the
+	// content of Secrets that do not set ignoreUpdates. For a Baseline, it also covers the objects. The approval is not
+	// valid for any other revision.
 	// +required
 	// +kubebuilder:validation:MaxLength=56
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{56}$`
 	Revision string `json:"revision"`
 
-	// approvedBy is the name of the approving user. It must be the name of the user who adds the entry, and must be 1
-	// to 512 characters long.
+	// approvedBy is the name of the user who approves the revision. It must be the name of the user who adds the entry,
+	// and must be 1 to 512 characters long.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -50,7 +51,7 @@ type WaveApproval struct {
 	// approvedBy is the user who has approved the revision. It is empty until the revision is approved.
 	// +optional
 	ApprovedBy string `json:"approvedBy,omitempty"`
-	// approvedAt is the time when Drover detected the approval.
+	// approvedAt is the time when Drover first observed the approval.
 	// +optional
 	ApprovedAt *metav1.Time `json:"approvedAt,omitempty"`
 }
