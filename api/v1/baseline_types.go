@@ -8,13 +8,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Baseline is a list of Kubernetes objects that are maintained in members, for example a CNI plugin, a storage class,
+// Baseline is a list of Kubernetes objects that Drover maintains in members, for example a CNI plugin, a storage class,
 // policies, CustomResourceDefinitions, or a GitOps controller. The members' agents apply the objects, repair and prune
 // them, and report their health, whether or not the hub is reachable.
 //
-// The agent applies the objects as the user "drover:baseline:<name>", whose only rights are the rights of a
-// RoleTemplate. Creating a Baseline, or changing anything in its spec except approvals, requires the "bind" verb on
-// that role template in the Baseline's namespace.
+// The agent applies the objects as the user "drover:baseline:<name>", which has only the rights of a RoleTemplate.
+// Creating a Baseline, or changing anything in its spec except approvals, requires the "bind" verb on that role
+// template in the Baseline's namespace.
 //
 // Drover never takes over objects that others have created. In string values, the agent replaces $(CLUSTER_NAME) with
 // the name of the Cluster, and $(LABEL:<key>) with the value of one of the Cluster's labels.
@@ -46,10 +46,9 @@ type Baseline struct {
 	//
 	// Ready is True with reason Applied, NoClusters or MembersAway. Ready is False with reason Delivering, Applying,
 	// Soaking, Paused, AwaitingApproval, TooManyFailures, Unhealthy, Forbidden, Conflict, Drifted, Fighting,
-	// DeliveryFailed, RoleMissing,
-	// MembersAway, ClusterNotFound, InvalidSelector, InvalidManifests, SourceNotFound, SecretRefused, RevisionNotFound,
-	// AgentTooOld, AgentReadOnly, NoLeader or IdentityMismatch. If the role template cannot be used, the reason says
-	// why, for example RoleTemplateNotFound.
+	// DeliveryFailed, RoleMissing, MembersAway, ClusterNotFound, InvalidSelector, InvalidManifests, SourceNotFound,
+	// SecretRefused, RevisionNotFound, AgentTooOld, AgentReadOnly, NoLeader or IdentityMismatch. If the role template
+	// cannot be used, the reason says why, for example RoleTemplateNotFound.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status BaselineStatus `json:"status,omitzero"`
@@ -89,7 +88,7 @@ type BaselineSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	Manifests []Manifest `json:"manifests,omitempty"`
 
-	// from adds the objects in ConfigMaps and Secrets of the Baseline's namespace. Each key holds a stream of YAML
+	// from adds the objects in ConfigMaps and Secrets in the Baseline's namespace. Each key holds a stream of YAML
 	// documents. Each ConfigMap or Secret must have the label baselines.cluster.drover.dev/use: "true". A ConfigMap can
 	// contain at most 1 MiB of data, and a Secret at most 256 KiB. At most 16 sources are allowed.
 	// +optional
@@ -129,10 +128,10 @@ type BaselineSpec struct {
 
 // BaselinePace defines the order in which members receive a change, and when a member counts as failed.
 type BaselinePace struct {
-	// rollout defines the order in which members receive a new revision, and how many of them can be applying it at the
-	// same time. By default, all members receive the revision at once. A member that joins later receives the last
-	// complete revision immediately. A member that is disconnected for five minutes while it is applying a revision counts
-	// as failed.
+	// rollout defines the order in which members receive a new revision, and how many members can apply it at the same
+	// time. By default, all members receive the revision at once. A member that joins later receives the last complete
+	// revision immediately. A member that is disconnected for five minutes while it is applying a revision counts as
+	// failed.
 	// +optional
 	// +structType=atomic
 	Rollout *Rollout `json:"rollout,omitempty"`
@@ -151,9 +150,9 @@ type BaselinePace struct {
 	// +kubebuilder:validation:MaxItems=32
 	Approvals []Approval `json:"approvals,omitempty"`
 
-	// healthTimeout is the time within which an object must become healthy after it has been applied. If an object
-	// takes longer, its member counts as failed. In a rollout, a connected member that reports no result for five minutes
-	// more than this time also counts as failed. The valid range is 1s to 24h. The default is 5m.
+	// healthTimeout is the time within which an object must become healthy after it has been applied. If an object takes
+	// longer, its member counts as failed. In a rollout, a connected member that reports no result within healthTimeout
+	// plus five minutes also counts as failed. The valid range is 1s to 24h. The default is 5m.
 	// +optional
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:Type=string
@@ -170,7 +169,7 @@ type Manifest struct {
 	runtime.RawExtension `json:",inline"`
 }
 
-// BaselineSource names a ConfigMap or Secret with manifests.
+// BaselineSource names a ConfigMap or Secret that contains manifests.
 type BaselineSource struct {
 	// kind is ConfigMap or Secret.
 	// +required
@@ -218,8 +217,8 @@ type BaselineStatus struct {
 	Revision string `json:"revision,omitempty"`
 
 	// completeRevision is the last revision that was applied and became healthy in every member that took part in its
-	// rollout, except the members that rollout.maxFailedClusters allows to fail. Members that join during a later rollout
-	// receive this revision.
+	// rollout, apart from failed members that rollout.maxFailedClusters tolerates. Members that join during a later
+	// rollout receive this revision.
 	// +optional
 	CompleteRevision string `json:"completeRevision,omitempty"`
 
@@ -248,7 +247,8 @@ type BaselineRevision struct {
 	// revision identifies the objects and the role template.
 	// +required
 	Revision string `json:"revision"`
-	// roleTemplateName is the role template of the revision. spec.revision requires the same spec.roleTemplateName.
+	// roleTemplateName is the role template of the revision. To roll back to the revision, spec.roleTemplateName must have
+	// the same value.
 	// +optional
 	RoleTemplateName string `json:"roleTemplateName,omitempty"`
 	// since is the time when the revision became current.
