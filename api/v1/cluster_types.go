@@ -109,18 +109,19 @@ const (
 // AuthorizedEndpoint configures how users reach a member without going through the hub.
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName cannot be set if mode is APIServer, because users do not connect to the agent"
 type AuthorizedEndpoint struct {
-	// mode selects the server that users connect to. With Agent, the default, users connect to the agent on port 6443
-	// of its pods. This mode works in every member. With APIServer, users connect to the member's API server. This mode
-	// is experimental. To use it, configure the API server to have tokens verified by the pods of the agent's
-	// DaemonSet, which run on the control plane nodes. Also set server to the API server's address, and caBundle to the
-	// CA that issued the API server's certificate. After changing the mode, apply the agent's manifest again.
+	// mode selects the server that users connect to. With Agent, the default, users connect to the agent on port 6443 of
+	// its pods. This mode works in every member. With APIServer, users connect to the member's API server. This mode is
+	// experimental. To use it, configure the API server to send tokens for verification to the pods of the agent's
+	// DaemonSet, which run on the control plane nodes. Also set server to the API server's address, and caBundle to the CA
+	// that issued the API server's certificate. After changing the mode, apply the agent's manifest again.
 	// +optional
 	Mode AuthorizedEndpointMode `json:"mode,omitempty"`
 
 	// server is the URL that users connect to, in the format https://<host> or https://<host>:<port>. In Agent mode,
-	// create a Service or a load balancer that forwards connections to port 6443 of the agent's pods. It must also
-	// forward them to pods that are not ready, because no pod is ready while the hub is unreachable. In APIServer mode,
-	// server is the address of the API server. If server is empty, users can reach the member only through the hub.
+	// create a Service or a load balancer that forwards connections to port 6443 of the agent's pods. The Service or load
+	// balancer must forward connections even to pods that are not ready, because no pod is ready while the hub is
+	// unreachable. In APIServer mode, server is the address of the API server. If server is empty, users can reach the
+	// member only through the hub.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
 	// +kubebuilder:validation:XValidation:rule="self.matches('^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[](([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,7}:|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,5}(:[0-9a-f]{1,4}){1,2}|([0-9a-f]{1,4}:){1,4}(:[0-9a-f]{1,4}){1,3}|([0-9a-f]{1,4}:){1,3}(:[0-9a-f]{1,4}){1,4}|([0-9a-f]{1,4}:){1,2}(:[0-9a-f]{1,4}){1,5}|[0-9a-f]{1,4}:(:[0-9a-f]{1,4}){1,6}|:((:[0-9a-f]{1,4}){1,7}|:))[]])(:[0-9]{1,5})?$')",message="must be https://<host> or https://<host>:<port>, in lower case and without a path"
@@ -142,9 +143,9 @@ type AuthorizedEndpoint struct {
 	// +kubebuilder:validation:MaxLength=16384
 	CABundle string `json:"caBundle,omitempty"`
 
-	// offline is the lifetime of users' tokens for this Cluster. Users can work without the hub for at most this long.
-	// The member also stops serving users when its list of ended sessions is older than this. The valid range is 10m to
-	// 12h. The default is 1h.
+	// offline is the lifetime of users' tokens for this Cluster. Users can work without the hub for at most this long. The
+	// member also stops serving users when its list of ended sessions is older than this duration. The valid range is 10m
+	// to 12h. The default is 1h.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m|h))+$')",message="offline must be in hours, minutes and seconds, for example 8h or 1h30m"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+(s|m|h))+$') || duration(self) >= duration('10m') && duration(self) <= duration('12h')",message="offline must be between 10m and 12h"
@@ -263,7 +264,7 @@ type ClusterStatus struct {
 	Agent *AgentStatus `json:"agent,omitempty"`
 
 	// directAuthority is the PEM-encoded certificate of the agent's own CA. By default, this CA signs the certificate that
-	// the agent serves for spec.authorizedEndpoint.
+	// the agent presents to users who connect to it directly.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	DirectAuthority string `json:"directAuthority,omitempty"`
