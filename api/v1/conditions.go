@@ -25,8 +25,8 @@ const (
 	// and Connected, plus ApiServerUnhealthy, VersionSkew, AwaitingReport and Removing.
 	ConditionReady = "Ready"
 
-	// ConditionStalled is present, and True, only while the object cannot become Ready without manual action. Stalled
-	// has the same reason as Ready.
+	// ConditionStalled is present only while the object cannot become Ready without manual action, and is then always
+	// True. It has the same reason as Ready.
 	ConditionStalled = "Stalled"
 
 	// ConditionAgentUpToDate is True when the agent in the member matches spec.agent. It does not affect Ready. It is
@@ -36,25 +36,25 @@ const (
 	// AgentRejected, AgentProfileDiffers and AgentNotReady. The reason for Unknown is AgentUnmanaged.
 	ConditionAgentUpToDate = "AgentUpToDate"
 
-	// ConditionWithdrawn is present, and False, only while a member still has objects that were delivered before its
-	// agent became ReadOnly. A ReadOnly agent is not permitted to remove these objects, so they are still in force. The
-	// message names the objects and says what to do.
+	// ConditionWithdrawn is present only while a member still has objects that were delivered before its agent became
+	// ReadOnly, and is then always False. A ReadOnly agent is not permitted to remove these objects, so they are still in
+	// force. The message names the objects and says what to do.
 	//
-	// When it is False, its reason is StillInForce, or UnclaimedObjects if the member has objects whose LabelSet label
-	// names a set that no object on the hub owns.
+	// Its reason is StillInForce, or UnclaimedObjects if the member has objects whose LabelSet label names a set that no
+	// object on the hub owns.
 	ConditionWithdrawn = "Withdrawn"
 
-	// ConditionMaintained is present, and False, only while replicas of the agent are connected but have had no leader for
-	// at least a minute. During this time, users are served, but nothing is delivered or repaired, and grants do not
-	// expire. Maintained does not affect Ready.
+	// ConditionMaintained is present only while replicas of the agent are connected but have had no leader for at least a
+	// minute, and is then always False. During this time, users are served, but nothing is delivered or repaired, and
+	// grants do not expire. Maintained does not affect Ready.
 	//
-	// When it is False, its reason is NoLeader.
+	// Its reason is NoLeader.
 	ConditionMaintained = "Maintained"
 
-	// ConditionContinuous is present, and False, only for one day after the agent detects that the member's etcd was
-	// reset to an earlier state. It does not affect Ready.
+	// ConditionContinuous is present only for one day after the agent detects that the member's etcd was reset to an
+	// earlier state, and is then always False. It does not affect Ready.
 	//
-	// When it is False, its reason is MemberRestored.
+	// Its reason is MemberRestored.
 	ConditionContinuous = "Continuous"
 
 	// ConditionGuardsApplied is True when the member enforces the admission policies that prevent its users from
