@@ -141,9 +141,9 @@ const (
 	ReasonNoClusters = "NoClusters"
 	// ReasonDelivering means that delivery to connected members is in progress.
 	ReasonDelivering = "Delivering"
-	// ReasonMembersAway means that the object has been applied in all connected members, and that the other members
-	// will receive it when they connect. Complete is False with this reason. If no member is connected, Ready has this
-	// reason, too. In that case, Ready is True if any member has ever received the object, and False otherwise.
+	// ReasonMembersAway means that the object has been applied in all connected members, and that the other members will
+	// receive it when they connect. Complete is False with this reason. If no member is connected, Ready also has this
+	// reason. In that case, Ready is True if any member has ever received the object, and False otherwise.
 	ReasonMembersAway = "MembersAway"
 	// ReasonDeliveryFailed means that a member rejected an object. status.failures says which object and why. Drover
 	// tries again.
@@ -206,10 +206,10 @@ const (
 	ReasonSecretRefused = "SecretRefused"
 	// ReasonQuotaFits means that every namespace has its full share of the quota. QuotaFits is True with this reason.
 	ReasonQuotaFits = "QuotaFits"
-	// ReasonQuotaSpent means that the Project has more namespaces than its quota can supply. The newest namespaces get no
+	// ReasonQuotaSpent means that the Project has more namespaces than its quota can cover. The newest namespaces get no
 	// share of at least one resource, so their pods cannot start. The message names these namespaces.
 	ReasonQuotaSpent = "QuotaSpent"
-	// ReasonQuotaOversubscribed means that the Project has more namespaces than its quota can supply. The newest
-	// namespaces get less than their full share. The message names these namespaces.
+	// ReasonQuotaOversubscribed means that the Project has more namespaces than its quota can cover. The newest namespaces
+	// get less than their full share. The message names these namespaces.
 	ReasonQuotaOversubscribed = "QuotaOversubscribed"
 )
