@@ -77,7 +77,7 @@ const (
 	LabelProject = Group + "/project"
 
 	// LabelIngress with the value "true" on a Namespace in a member allows the namespace's pods to connect to pods in
-	// projects whose networkIsolation is Project. The label is meant for the namespaces of ingress controllers, service
+	// projects whose networkIsolation is Project. The label is intended for the namespaces of ingress controllers, service
 	// meshes and monitoring systems. The member's administrator sets it.
 	LabelIngress = Group + "/ingress"
 
