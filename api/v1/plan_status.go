@@ -19,8 +19,8 @@ type PlanStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// latestVersion is the version to install. It comes from spec.version or from the channel. "+" is replaced with
-	// "-".
+	// latestVersion is the version to install. It comes from spec.version or from the channel. Each "+" in the version is
+	// replaced with "-".
 	// +optional
 	LatestVersion string `json:"latestVersion,omitempty"`
 
@@ -75,7 +75,8 @@ type PlanStatus struct {
 	// +kubebuilder:validation:MaxItems=10
 	Failures []NodeFailure `json:"failures,omitempty"`
 
-	// gates describes what the gates have found. The field is absent if there are no findings and no overrides.
+	// gates describes the findings and overrides of the plan's gates. The field is absent if there are no findings and no
+	// overrides.
 	// +optional
 	// +structType=atomic
 	Gates *GateStatus `json:"gates,omitempty"`
@@ -87,15 +88,14 @@ type PlanCount struct {
 	Total int32 `json:"total"`
 	// complete is the number of members or nodes that have completed the current revision of the plan.
 	Complete int32 `json:"complete"`
-	// applying is the number of members or nodes on which the plan is in progress, including nodes that are waiting for a
+	// applying is the number of members or nodes that the plan is being applied to, including nodes that are waiting for a
 	// retry.
 	Applying int32 `json:"applying"`
 	// failed is the number of nodes that have failed and have no attempts left, or the number of members with such nodes.
 	Failed int32 `json:"failed"`
 	// held is the number of members or nodes that are currently skipped. A node is held while it is not ready. Nodes on
-	// which the plan's label has the value "disabled" are excluded, and are not counted at all. A member is held while it
-	// is disconnected, while its plans are on hold, while its own window is closed, or while its upgrade checks have
-	// findings.
+	// which the plan's label has the value "disabled" are not counted. A member is held while it is disconnected, its
+	// plans are on hold, its own window is closed, or its upgrade checks have findings.
 	Held int32 `json:"held"`
 	// leftOut is the number of selected nodes that are not counted because they do not run Linux. Plans run only on Linux
 	// nodes.
@@ -229,7 +229,7 @@ const (
 	// AwaitingApproval, AwaitingWindow, AwaitingSlot, AwaitingNodes, UpgradeUnsafe, Soaking, Settling, Held, Paused,
 	// MembersAway, MemberLost, MemberAhead, NodeFailed, TooManyFailures, ClusterNotFound, InvalidSelector, InvalidPlan,
 	// WrongNamespace, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch and DeliveryFailed. If LatestResolved is
-	// False, its reason applies to Complete, too.
+	// False, Complete has the same reason.
 	ConditionComplete = "Complete"
 )
 
@@ -336,8 +336,8 @@ const (
 	// to their members.
 	LabelPlansUse = "plans." + Group + "/use"
 
-	// AnnotationRevision on a Plan in a member is the revision of the Plan on the hub that it was created from. Drover
-	// sets it.
+	// AnnotationRevision on a Plan in a member is the revision of the hub's Plan from which it was created. Drover sets
+	// it.
 	AnnotationRevision = Group + "/revision"
 	// AnnotationResume on a Plan on the hub resumes the plan at the revision in the annotation's value, even if members
 	// have completed a different revision. See ReasonMemberAhead.
