@@ -110,7 +110,7 @@ type PlanTarget struct {
 	Approvals []Approval `json:"approvals,omitempty"`
 
 	// overrides lists the upgrade checks whose findings are ignored. Adding or changing an entry on the hub requires the
-	// verb "override" on the Plan. "kubectl drover plan override" adds entries. Anyone who can update the Plan can remove
+	// "override" verb on the Plan. "kubectl drover plan override" adds entries. Anyone who can update the Plan can remove
 	// them. At most 32 are allowed.
 	// +optional
 	// +listType=map
@@ -131,7 +131,7 @@ type Rollout struct {
 	MaxConcurrentClusters int32 `json:"maxConcurrentClusters,omitempty"`
 
 	// maxFailedClusters is the number of failed members that the rollout tolerates. If more members fail, the rollout
-	// stops: no work starts in any other member, or on any other node of members in which it has started. The rollout
+	// stops: no work starts in other members, or on other nodes of members in which the plan has started. The rollout
 	// continues when this value is raised, or when the plan is changed and the failed members try again. The valid range
 	// is 0 to 10000. The default is 0.
 	// +optional
@@ -176,16 +176,15 @@ type Wave struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration, for example 30s or 10m"
 	Soak *metav1.Duration `json:"soak,omitempty"`
 
-	// approval determines whether the wave starts only after a user has approved it. With Required, no work starts in this
+	// approval determines whether a user must approve the wave before it starts. With Required, no work starts in this
 	// wave or any later wave until spec.approvals contains an approval of the current revision in status.waves. The
 	// default is None.
 	// +optional
 	Approval ApprovalPolicy `json:"approval,omitempty"`
 }
 
-// PlanPace defines which nodes in a member the plan applies to, on how many of them it can be in progress at the same
-// time, and when work can start. Changing these fields does not make the plan run again on nodes that have completed
-// it.
+// PlanPace defines which nodes in a member the plan applies to, how many of them it can be applied to at the same time,
+// and when work can start. Changing these fields does not make the plan run again on nodes that have completed it.
 type PlanPace struct {
 	// nodeSelector selects nodes by their labels, including nodes that join later. A node with the label
 	// "plan.cluster.drover.dev/<plan>: disabled" is excluded. By default, all nodes are selected.
@@ -221,9 +220,9 @@ type PlanPace struct {
 	// +structType=atomic
 	Gates *PlanGates `json:"gates,omitempty"`
 
-	// window is the part of the week in which work on nodes can start and failed attempts can be retried. Work that has
-	// already started continues after the window closes. If a member also has a window of its own, both windows must be
-	// open; see docs/spec/plan.md. By default, work can start at any time.
+	// window is the part of the week during which work on nodes can start and failed attempts can be retried. Work that
+	// has already started continues after the window closes. If a member also has a window of its own, both windows must
+	// be open; see docs/spec/plan.md. By default, work can start at any time.
 	// +optional
 	// +structType=atomic
 	Window *TimeWindow `json:"window,omitempty"`
@@ -242,7 +241,7 @@ type PlanPace struct {
 	// +structType=atomic
 	Retries *PlanRetries `json:"retries,omitempty"`
 
-	// postCompleteDelay is the time for which a node still counts toward concurrency after it has completed the plan, for
+	// postCompleteDelay is how long a node continues to count toward concurrency after it has completed the plan, for
 	// example "2m". The node is uncordoned immediately. The default is 0s.
 	// +optional
 	// +kubebuilder:validation:Type=string
