@@ -75,7 +75,7 @@ type NodeWork struct {
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
 	// postCompleteLabels are labels to add to each node that has completed the plan. In a value, $(LATEST_VERSION) is
-	// replaced by status.latestVersion, and $(LATEST_HASH) by status.latestHash. Keys in the kubernetes.io, k8s.io and
+	// replaced with status.latestVersion, and $(LATEST_HASH) with status.latestHash. Keys in the kubernetes.io, k8s.io and
 	// drover.dev domains are rejected. At most 16 are allowed.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
@@ -85,8 +85,8 @@ type NodeWork struct {
 	PostCompleteLabels map[string]LabelTemplate `json:"postCompleteLabels,omitempty"`
 }
 
-// LabelTemplate is a label value in which $(LATEST_VERSION) is replaced by status.latestVersion, and $(LATEST_HASH) by
-// status.latestHash.
+// LabelTemplate is a label value in which $(LATEST_VERSION) is replaced with status.latestVersion, and $(LATEST_HASH)
+// with status.latestHash.
 // +kubebuilder:validation:MaxLength=128
 // +kubebuilder:validation:Pattern=`^([A-Za-z0-9_.-]|\$\(LATEST_VERSION\)|\$\(LATEST_HASH\))*$`
 type LabelTemplate string
@@ -200,7 +200,7 @@ type PlanSecret struct {
 	DefaultMode *int32 `json:"defaultMode,omitempty"`
 }
 
-// Drain contains the options of "kubectl drain".
+// Drain configures how a node is drained. Its fields correspond to the options of "kubectl drain".
 type Drain struct {
 	// timeout is the time limit for draining a node, for example "10m". A drain that takes longer fails. "0s" means no
 	// limit. The default is 15m.
@@ -229,8 +229,8 @@ type Drain struct {
 	// +kubebuilder:default=true
 	DeleteEmptydirData *bool `json:"deleteEmptydirData,omitempty"`
 
-	// force allows the eviction of pods that no controller manages, and that are therefore not recreated. If this field is
-	// false, a node with such pods cannot be drained. The default is false.
+	// force allows the eviction of pods that no controller manages. These pods are not recreated. If this field is false,
+	// a node with such pods cannot be drained. The default is false.
 	// +optional
 	Force bool `json:"force,omitempty"`
 
@@ -238,8 +238,8 @@ type Drain struct {
 	// +optional
 	DisableEviction bool `json:"disableEviction,omitempty"`
 
-	// skipWaitForDeleteTimeout is a number of seconds. The drain does not wait for pods whose deletion started more than
-	// this many seconds ago. With 0, the default, the drain waits for all pods.
+	// skipWaitForDeleteTimeout is the age of a pod's deletion, in seconds, beyond which the drain no longer waits for the
+	// pod. With 0, the default, the drain waits for all pods.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
