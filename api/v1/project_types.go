@@ -77,8 +77,8 @@ type ProjectSpec struct {
 
 	// resourceQuota limits the total resource usage of all namespaces of the project, separately in each member. The keys
 	// are resource names as in a ResourceQuota, such as "limits.cpu", "requests.memory", "pods" and
-	// "count/deployments.apps". At most 24 keys are allowed. Each key also needs a value in namespaceDefaultResourceQuota.
-	// By default, there is no quota.
+	// "count/deployments.apps". At most 24 keys are allowed. Each key must also have a value in
+	// namespaceDefaultResourceQuota. By default, there is no quota.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=24
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="keys must be resources that a ResourceQuota supports",messageExpression="'a ResourceQuota does not support %s'.format([self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))])"
