@@ -11,8 +11,8 @@ import (
 // RoleTemplate is a named list of RBAC rules that can be granted in member clusters. A ClusterRoleTemplateBinding
 // grants the rules in a whole cluster, and a ProjectRoleTemplateBinding grants them in the namespaces of a project. In
 // each member in which the template is bound, Drover creates a ClusterRole named "drover:cluster:<name>" or
-// "drover:project:<name>", depending on the context. It contains only the template's own rules and the rules that it
-// inherits.
+// "drover:project:<name>", depending on the context. The ClusterRole contains only the template's own rules and the
+// rules that it inherits.
 //
 // Creating a RoleTemplate, or changing the rights that it grants, requires the "escalate" verb on roletemplates.
 // Binding a RoleTemplate requires the "bind" verb.
