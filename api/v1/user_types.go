@@ -56,8 +56,8 @@ type UserList struct {
 
 // UserSpec defines who a user is, and whether they are locked out.
 type UserSpec struct {
-	// principal refers to a user of an AuthProvider, in the format "<provider>:<name>". A User with this field has no
-	// password, and is useful only for locking out the principal. The field cannot be changed. By default, the User
+	// principal refers to a user of an AuthProvider, in the format "<provider>:<name>". A User that sets this field has no
+	// password. Its only purpose is to lock out the principal. The field cannot be changed. By default, the User
 	// represents the principal "local:<name>".
 	// +optional
 	// +kubebuilder:validation:MaxLength=192
