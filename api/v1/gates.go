@@ -8,8 +8,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // PlanGates defines the conditions under which a Plan starts in a member.
 type PlanGates struct {
 	// upgradeChecks determines whether the agent checks that the cluster can be upgraded safely before the plan starts on
-	// the cluster's first node. Once a node has started the current version, the cluster is checked again only if
-	// nodeSelector changes. With Enforce, the plan does not start on any node until all checks have passed or have been
+	// the cluster's first node. Once work for the current version has started on a node, the cluster is checked again only
+	// if nodeSelector changes. With Enforce, the plan does not start on any node until all checks have passed or have been
 	// overridden, and the agent usually checks again every minute. With Report, the findings are only listed in
 	// status.gates. With Disabled, the cluster is not checked. The default is Enforce if the version is a Kubernetes
 	// version, such as v1.36.3 or 1.36, and Disabled for any other version. If Enforce is set and the version is not a
