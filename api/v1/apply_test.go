@@ -63,6 +63,7 @@ rollout:
     soak: 1h
     clusterSelector: {matchLabels: {a: b}, matchExpressions: [{key: a, operator: In, values: [b]}]}
 paused: true
+approvals: [{wave: a, revision: 0123456789abcdef0123456789abcdef0123456789abcdef01234567, approvedBy: alice}]
 healthTimeout: 1m
 roleTemplateName: a
 manifests: [{apiVersion: v1, kind: Namespace, metadata: {name: a}}]
@@ -76,7 +77,11 @@ clusterSelector: {matchLabels: {env: prod}, matchExpressions: [{key: a, operator
 nodeSelector: {matchLabels: {env: prod}, matchExpressions: [{key: a, operator: In, values: [b]}]}
 approvals: [{wave: canary, revision: 0123456789abcdef0123456789abcdef0123456789abcdef01234567, approvedBy: alice}]
 overrides:
-- {check: NodesReady, revision: 0123456789abcdef0123456789abcdef0123456789abcdef01234567, overriddenBy: a, reason: a}
+- check: NodesReady
+  revision: 0123456789abcdef0123456789abcdef0123456789abcdef01234567
+  clusters: [a]
+  overriddenBy: a
+  reason: a
 gates: {upgradeChecks: Enforce}
 rollout:
   maxConcurrentClusters: 5
