@@ -27,13 +27,16 @@ const (
 	jsonType = "application/json"
 	metaType = jsonType + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-	// pageSize is the number of objects in a page of a list, and maxPages is the maximum number of pages.
-	pageSize, maxPages = 100, 3000
+	// pageSize is the number of objects in a page of a list, and maxObjects is the maximum number of objects in a list.
+	pageSize, maxObjects = 100, 300_000
+	// maxKept is the maximum size of the names and selectors that are kept of all objects of a kind, in bytes.
+	maxKept = 8 << 20
 )
 
-// pageBounds returns the limits on a page of a list.
+// pageBounds returns the limits on a page of a list. A page with a single object of any size is within these limits,
+// because API servers limit requests to 3 MiB.
 func pageBounds() untrusted.Bounds {
-	return untrusted.Bounds{Bytes: 32 << 20, Nodes: 400_000, Depth: 64, Items: 2 * pageSize}
+	return untrusted.Bounds{Bytes: 4 << 20, Nodes: 200_000, Depth: 64, Items: 2 * pageSize}
 }
 
 // Source is a cluster to read facts from.
@@ -114,12 +117,12 @@ type page[T any] struct {
 	Items []T `json:"items"`
 }
 
-// list reads the objects at a path, one page at a time.
+// list reads the objects at a path, one page at a time. If a page exceeds the limits, list requests smaller pages.
 func list[T any](ctx context.Context, g *gatherer, path, accept string, query map[string]string,
 	do func(*T) error) error {
-	next := ""
-	for range maxPages {
-		request := g.Client.Get().AbsPath(path).SetHeader("Accept", accept).Param("limit", strconv.Itoa(pageSize))
+	next, size := "", pageSize
+	for count := 0; count < maxObjects; {
+		request := g.Client.Get().AbsPath(path).SetHeader("Accept", accept).Param("limit", strconv.Itoa(size))
 		for key, value := range query {
 			request = request.Param(key, value)
 		}
@@ -127,9 +130,14 @@ func list[T any](ctx context.Context, g *gatherer, path, accept string, query ma
 			request = request.Param("continue", next)
 		}
 		one, err := read[page[T]](ctx, request)
+		if errors.Is(err, untrusted.ErrTooLarge) && size > 1 {
+			size /= 2
+			continue
+		}
 		if err != nil {
 			return err
 		}
+		count += max(len(one.Items), 1)
 		for i := range one.Items {
 			if err := do(&one.Items[i]); err != nil {
 				return err
@@ -139,7 +147,7 @@ func list[T any](ctx context.Context, g *gatherer, path, accept string, query ma
 			return nil
 		}
 	}
-	return fmt.Errorf("there are more than %d objects", maxPages*pageSize)
+	return fmt.Errorf("there are more than %d objects", maxObjects)
 }
 
 // read sends a request and decodes the response.
@@ -210,9 +218,10 @@ func (g *gatherer) certificate(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	if response.TLS != nil && len(response.TLS.PeerCertificates) > 0 {
-		certificate := response.TLS.PeerCertificates[0]
-		g.facts.CertificateIssued, g.facts.CertificateExpires = certificate.NotBefore, certificate.NotAfter
+	if response.TLS == nil || len(response.TLS.PeerCertificates) == 0 {
+		return errors.New("the connection does not tell the server's certificate")
 	}
+	certificate := response.TLS.PeerCertificates[0]
+	g.facts.CertificateIssued, g.facts.CertificateExpires = certificate.NotBefore, certificate.NotAfter
 	return nil
 }

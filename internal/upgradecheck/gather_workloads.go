@@ -40,10 +40,14 @@ type budgetSelector struct {
 func (g *gatherer) budgets(ctx context.Context) error {
 	g.selectors = map[string][]budgetSelector{}
 	const path = "/apis/policy/v1/poddisruptionbudgets"
+	kept := 0
 	return list(ctx, g, path, jsonType, nil, func(b *policyv1.PodDisruptionBudget) error {
 		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 		if err != nil {
 			return fmt.Errorf("read the selector of %s/%s: %w", b.Namespace, b.Name, err)
+		}
+		if kept += len(b.Namespace) + len(b.Name) + len(selector.String()); kept > maxKept {
+			return fmt.Errorf("the selectors of the budgets have more than %d bytes", maxKept)
 		}
 		g.selectors[b.Namespace] = append(g.selectors[b.Namespace], budgetSelector{selector, len(g.facts.Budgets)})
 		policy := b.Spec.UnhealthyPodEvictionPolicy
@@ -170,6 +174,7 @@ func (r *webhookRule) matches() bool {
 // webhooks reads the webhooks that reject requests when their Service cannot be reached.
 func (g *gatherer) webhooks(ctx context.Context) error {
 	services := map[string]*Webhook{}
+	kept := 0
 	for _, kind := range []string{"mutatingwebhookconfiguration", "validatingwebhookconfiguration"} {
 		path := "/apis/admissionregistration.k8s.io/v1/" + kind + "s"
 		err := list(ctx, g, path, jsonType, nil, func(c *webhookConfiguration) error {
@@ -180,6 +185,9 @@ func (g *gatherer) webhooks(ctx context.Context) error {
 				}
 				namespace, name := w.ClientConfig.Service.Namespace, w.ClientConfig.Service.Name
 				is := Webhook{Configuration: kind + "/" + c.Metadata.Name, Name: w.Name, Service: namespace + "/" + name}
+				if kept += len(is.Configuration) + len(is.Name) + len(is.Service); kept > maxKept {
+					return fmt.Errorf("the names of the webhooks have more than %d bytes", maxKept)
+				}
 				known := services[is.Service]
 				if known == nil {
 					if len(services) == maxServices {
