@@ -33,8 +33,8 @@ const (
 	maxKept = 8 << 20
 )
 
-// pageBounds returns the limits on a page of a list. A page with a single object of any size is within these limits,
-// because API servers limit requests to 3 MiB.
+// pageBounds returns the limits on a page of a list. They are larger than most single objects, because the smallest
+// page has one object.
 func pageBounds() untrusted.Bounds {
 	return untrusted.Bounds{Bytes: 4 << 20, Nodes: 200_000, Depth: 64, Items: 2 * pageSize}
 }

@@ -85,8 +85,9 @@ func (f *fake) gather(t testing.TB, direct bool) *upgradecheck.Facts {
 
 func runningPod() corev1.Pod {
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
+	requests := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m")}
 	p.Spec = corev1.PodSpec{NodeName: "first", Containers: []corev1.Container{{Name: "c", Image: "x",
-		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m")}}}}}
+		Resources: corev1.ResourceRequirements{Requests: requests}}}}
 	p.Status.Phase = corev1.PodRunning
 	return p
 }
